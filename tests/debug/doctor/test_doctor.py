@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import sweeps
+import warm
 from argand.debug.doctor.differences import first_difference
 from argand.debug.doctor.records import CallRecord, Difference, Run
 from argand.debug.doctor.repetition import Tally, tally
@@ -30,36 +30,31 @@ QUICK = [fault for fault in suite.FAULTS if fault.quick]
 pytestmark = pytest.mark.slow
 
 
-class Doctor:
-    """`argand doctor`, in forks of a process that imported what it needs once."""
+# Reproductions are run alone in forks of what the doctor is a fork of; after "--new-process" in processes of their own.
+PROGRAM = """
+import subprocess, sys, types
+import argand.cli, warm
+from argand.debug.doctor import reproduction
 
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).parent / "doctor_server.py")]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def run(command, *, cwd, timeout, **_):
+    assert command[0] == sys.executable
+    return warm.run(command[1:], cwd=cwd, timeout=timeout)
 
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(arguments) + "\n")
-        self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        return subprocess.CompletedProcess(arguments, answer["code"], answer["stdout"], answer["stderr"])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
+if "--new-process" in sys.argv:
+    sys.argv.remove("--new-process")
+else:
+    reproduction.subprocess = types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+argand.cli.main()
+"""
 
 
-@pytest.fixture(scope="module")
-def doctor() -> Iterator[Doctor]:
-    running = Doctor()
-    yield running
-    running.close()
+def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`argand doctor`."""
+    return warm.run(["-c", PROGRAM, "doctor", *arguments], imported="compiler", nested=True)
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in QUICK[:: 1 if sweeps.WHOLE else 3]])
-def test_planted_fault(name: str, tmp_path: Path, doctor: Doctor) -> None:
+def test_planted_fault(name: str, tmp_path: Path) -> None:
     fault = next(fault for fault in QUICK if fault.name == name)
     path = tmp_path / "script.py"
     path.write_text(fault.source(str(FAULTS)))
@@ -103,7 +98,7 @@ def test_suite_has_faults_of_all_stages_and_kinds() -> None:
     assert kinds <= {fault.kind for fault in suite.FAULTS}
 
 
-def test_last_line_is_the_path(tmp_path: Path, doctor: Doctor) -> None:
+def test_last_line_is_the_path(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\n"
@@ -119,7 +114,7 @@ def test_last_line_is_the_path(tmp_path: Path, doctor: Doctor) -> None:
     assert Path(last).name == "repro.py" and Path(last).exists()
 
 
-def test_leak(tmp_path: Path, doctor: Doctor) -> None:
+def test_leak(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\nkept = []\n"
@@ -136,7 +131,7 @@ def test_leak(tmp_path: Path, doctor: Doctor) -> None:
     assert "leaves 1 more tensor alive" in done.stdout and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_right_script(tmp_path: Path, doctor: Doctor) -> None:
+def test_right_script(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text("import torch\nprint(torch.compile(lambda x: x.sin() + 1)(torch.ones(3)))\n")
     done = doctor(str(path))
@@ -144,7 +139,7 @@ def test_right_script(tmp_path: Path, doctor: Doctor) -> None:
 
 
 @pytest.mark.parametrize("end", ["sys.exit(4)", "raise KeyError(1)", "pass"])
-def test_script_whose_forked_child_comes_to_its_end(end: str, tmp_path: Path, doctor: Doctor) -> None:
+def test_script_whose_forked_child_comes_to_its_end(end: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import os, sys, torch, argand\n"
@@ -158,35 +153,35 @@ def test_script_whose_forked_child_comes_to_its_end(end: str, tmp_path: Path, do
 
 
 @pytest.mark.parametrize("line", ["sys.stdout.close()", "sys.stdout = sys.stderr = None", "os.close(1)"])
-def test_script_that_takes_its_output_away(line: str, tmp_path: Path, doctor: Doctor) -> None:
+def test_script_that_takes_its_output_away(line: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(f"import os, sys\n{line}\n")
     done = doctor(str(path))
     assert done.returncode == 0 and "does what the eager one does" in done.stdout, done.stdout
 
 
-def test_script_that_removes_itself(tmp_path: Path, doctor: Doctor) -> None:
+def test_script_that_removes_itself(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text("import os\nos.remove(__file__)\n")
     done = doctor(str(path))
     assert "is gone after its first run" in done.stdout + done.stderr and "To blame" not in done.stdout
 
 
-def test_what_a_script_says_is_escaped(tmp_path: Path, doctor: Doctor) -> None:
+def test_what_a_script_says_is_escaped(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text("raise ValueError('\\x1b[31m')\n")
     done = doctor(str(path))
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_script_that_fails_eagerly(tmp_path: Path, doctor: Doctor) -> None:
+def test_script_that_fails_eagerly(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text("import torch\ntorch.compile(lambda x: x @ x)(torch.ones(2, 3))\n")
     done = doctor(str(path))
     assert "when it is not compiled" in done.stdout, done.stdout
 
 
-def test_recompiles(tmp_path: Path, doctor: Doctor) -> None:
+def test_recompiles(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\ndef fn(x, name):\n    return x.sin() + len(name)\n"
@@ -197,7 +192,7 @@ def test_recompiles(tmp_path: Path, doctor: Doctor) -> None:
     assert "fn is compiled 7 times" in done.stdout, done.stdout
 
 
-def test_slow_kernel(tmp_path: Path, doctor: Doctor) -> None:
+def test_slow_kernel(tmp_path: Path) -> None:
     """Fewer numbers than eager shares among threads: on a loaded machine each of its calls would wait for those."""
     path = tmp_path / "script.py"
     path.write_text(
@@ -214,7 +209,7 @@ def test_slow_kernel(tmp_path: Path, doctor: Doctor) -> None:
     assert "script.py:5 in fn" in done.stdout
 
 
-def test_leak_of_memory_in_few_calls(tmp_path: Path, doctor: Doctor) -> None:
+def test_leak_of_memory_in_few_calls(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\nkept = []\n"
@@ -229,7 +224,7 @@ def test_leak_of_memory_in_few_calls(tmp_path: Path, doctor: Doctor) -> None:
     assert "more bytes alive" in done.stdout and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_script_handles_signals_and_hooks_are_run(tmp_path: Path, doctor: Doctor) -> None:
+def test_script_handles_signals_and_hooks_are_run(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import os, signal, torch\nfrom argand.codegen.cpp import overrides\n"
@@ -244,7 +239,7 @@ def test_script_handles_signals_and_hooks_are_run(tmp_path: Path, doctor: Doctor
     assert "In call 1 of Model.forward" in done.stdout and "torch.neg" in done.stdout, done.stdout + done.stderr
 
 
-def test_program_that_ends_in_a_compiled_call(tmp_path: Path, doctor: Doctor) -> None:
+def test_program_that_ends_in_a_compiled_call(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\ndef backend(gm, inputs):\n"
@@ -255,7 +250,7 @@ def test_program_that_ends_in_a_compiled_call(tmp_path: Path, doctor: Doctor) ->
     assert done.returncode == 1 and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_results_that_later_calls_change(tmp_path: Path, doctor: Doctor) -> None:
+def test_results_that_later_calls_change(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\ndef backend(gm, inputs):\n    kept = []\n"
@@ -269,9 +264,7 @@ def test_results_that_later_calls_change(tmp_path: Path, doctor: Doctor) -> None
     assert "what the call before returned" in done.stdout and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_what_the_script_changes_inside_functions_is_changed_in_the_reproduction(
-    tmp_path: Path, doctor: Doctor
-) -> None:
+def test_what_the_script_changes_inside_functions_is_changed_in_the_reproduction(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import dataclasses, torch\n"
@@ -291,7 +284,7 @@ def test_what_the_script_changes_inside_functions_is_changed_in_the_reproduction
     assert "does not fail when run alone" not in done.stdout
 
 
-def test_names_torchs_backend(tmp_path: Path, doctor: Doctor) -> None:
+def test_names_torchs_backend(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\ndef broken(gm, inputs):\n    return lambda *args: [v + 1 for v in gm.forward(*args)]\n"
@@ -302,7 +295,7 @@ def test_names_torchs_backend(tmp_path: Path, doctor: Doctor) -> None:
     assert done.returncode == 1 and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_fault_that_some_runs_do_not_show_is_called_flaky(tmp_path: Path, doctor: Doctor) -> None:
+def test_a_fault_that_some_runs_do_not_show_is_called_flaky(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         f"import torch\nRUNS = {str(tmp_path / 'runs')!r}\n"
@@ -317,7 +310,7 @@ def test_a_fault_that_some_runs_do_not_show_is_called_flaky(tmp_path: Path, doct
     assert done.returncode == 1 and "caches" not in done.stdout
 
 
-def test_right_scripts_are_called_right(tmp_path: Path, doctor: Doctor) -> None:
+def test_right_scripts_are_called_right(tmp_path: Path) -> None:
     """Gradients that are zero but for rounding, times, addresses, threads; `python tests/faults/healthy.py` runs all."""
     chosen = ("bias before InstanceNorm", "sum of a LayerNorm", "key bias of attention", "log of one minus")
     programs = {name: healthy.GRADIENTS[name] for name in chosen} | {
