@@ -205,6 +205,15 @@ def test_unbind_and_split_take_the_size_as_constant():
     calls_of(lambda x: [p.sum() for p in x.split(2)], batches(3, sizes=(3, 4, 8)), compiles=3)
 
 
+@pytest.mark.parametrize(
+    "take_apart",
+    [lambda x: list(x), lambda x: x.split(3), lambda x: x.chunk(len(x) // 2), lambda x: x.tensor_split(len(x), dim=0)],
+)
+def test_products_of_sizes_are_taken_apart_without_millions_of_tensors(take_apart):
+    inputs = [torch.randn(sizes) for sizes in ((2, 3), (3, 4), (2, 5), (4, 6))]
+    calls_of(lambda x: sum(part.sum() for part in take_apart(x.flatten())), inputs, compiles=4)
+
+
 def test_text_of_a_size_is_constant():
     calls_of(lambda x: {f"n{x.shape[0]}": x + 1}, batches(3, sizes=(3, 4, 5)), compiles=3)
 

@@ -62,6 +62,7 @@ _TERMS = frozenset([
 _ITEMS = frozenset((_Tensor.__getitem__, _Tensor.__setitem__, _Tensor.select, torch.select))
 _FILLS = {torch.full: 0, _Tensor.new_full: 1, torch.full_like: 0, _Tensor.fill_: 0, _Tensor.masked_fill: 0}
 """Functions that fill a tensor with a number, and which argument says its sizes."""
+_APART = frozenset(["unbind", "split", "unsafe_split", "chunk", "unsafe_chunk", "tensor_split"])
 _LARGEST = {
     **{
         dtype: float(torch.iinfo(dtype).max)
@@ -69,6 +70,23 @@ _LARGEST = {
     },
     **{dtype: torch.finfo(dtype).max for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.complex64)},
 }
+
+
+def pieces(name: str, args: Args, kwargs: Kwargs) -> int | None:
+    """Into how many tensors a function takes one apart, told without making them: at probes these may be millions."""
+    if not args or not isinstance(args[0], _Tensor):
+        return None
+    given = [*args[1:], *(value for key, value in kwargs.items() if key != "dim")]
+    count = 1 if name == "unbind" else given.pop(0) if given else None
+    dim = kwargs.get("dim", given[0] if given else 0)
+    if type(count) is not int or type(dim) is not int or count < 1:
+        return None
+    size = args[0].shape[dim]
+    if name == "unbind":
+        return size
+    if name == "tensor_split" or ("chunk" in name and not size):
+        return count
+    return max(-(-size // (-(-size // count) if "chunk" in name else count)), 1)
 
 
 class ProbedCall:
@@ -83,8 +101,8 @@ class ProbedCall:
         self.builder = builder
         assert builder.dynamics is not None
         self.dynamics = builder.dynamics
-        self.run = run
         self.func = func
+        self.run = run if getattr(func, "__name__", "") not in _APART else self._into_as_many(run)
         self.args, self.kwargs = args, kwargs
         self.result: object = None
         self.memory: list[int | None] = []
@@ -251,7 +269,18 @@ class ProbedCall:
             self.learn()
         return result, siblings
 
-    def arguments_at(self, index: int) -> tuple[object, object]:
+    def _into_as_many(self, run: Run) -> Run:
+        """`run` that raises where a tensor is taken apart into more or fewer than at the hint."""
+        name = self.func.__name__
+
+        def checked(args: Args, kwargs: Kwargs, judged: bool = True) -> object:
+            if pieces(name, args, kwargs) != pieces(name, *self.arguments_at(0)):
+                raise ValueError("another number of tensors")
+            return run(args, kwargs, judged)
+
+        return checked
+
+    def arguments_at(self, index: int) -> tuple[Args, Kwargs]:
         """The arguments at the hint (0) or at the probe of sibling `index`."""
         return at(self.builder, self.args, index), at(self.builder, self.kwargs, index)
 
