@@ -38,12 +38,12 @@ def _losses(
     log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor, target_lengths: torch.Tensor,
     blank: int, zero_infinity: bool, slopes: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    lengths = [list(map(int, each.reshape(-1).tolist())) for each in (input_lengths, target_lengths)]
-    losses, table = aten._ctc_loss.default(log_probs, targets, *lengths, blank, zero_infinity)
+    about = log_probs, targets, input_lengths, target_lengths
+    losses, table = aten._ctc_loss.Tensor(*about, blank, zero_infinity)
     if not slopes:
         return losses, log_probs.new_empty((0, *log_probs.shape[1:]))
     ones = torch.ones_like(losses)
-    each = aten._ctc_loss_backward.default(ones, log_probs, targets, *lengths, losses, table, blank, zero_infinity)
+    each = aten._ctc_loss_backward.Tensor(ones, *about, losses, table, blank, zero_infinity)
     return losses, each.contiguous()
 
 
