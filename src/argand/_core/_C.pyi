@@ -175,7 +175,7 @@ def run_original(arguments: list[Any], after: Callable[[bool], object] | None, /
     """
 
 def prefer_original(unless: Callable[[], object] | None, /) -> bool:
-    """From its next run on, the entry whose code calls this has the frame's own code run in its place, with capture off.
+    """From its next run on, the entry whose code calls this has the frame's own code run instead, with capture off.
 
     Args:
         unless: a function of C; whenever it gives anything but None the entry's code runs.

@@ -67,8 +67,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             ctx.set_materialize_grads(False)
             results = _result_tensors(plan, out)
             ctx.handed = HandedResults.of(results, handed) if handed else None
-            if plan.seen:
-                ctx.seen = HandedResults([(k, inputs[position]) for k, position in plan.seen])
+            ctx.seen = HandedResults([(k, inputs[position]) for k, position in plan.seen]) if plan.seen else None
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
             return results
@@ -77,8 +76,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         def backward(ctx: Any, *grads: Any) -> Any:
             arrivals = None if ctx.first is None else Arrivals(plan.arrivals)
             apart = own_nodes and are_apart(ctx)
-            done = quick.gradients(ctx, grads) if arrivals is None and not apart else None
-            if done is not None:
+            if arrivals is None and not apart and (done := quick.gradients(ctx, grads)) is not None:
                 return done
             of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=apart, arrivals=arrivals)
             if arrivals is None:
@@ -165,7 +163,7 @@ def _anchor() -> torch.Tensor:
 
 _NOTHING: Mapping[int, torch.Tensor] = MappingProxyType({})
 _USUAL: dict[str, Any] = {
-    **dict.fromkeys(("left", "computed", "reads", "seen")),
+    **dict.fromkeys(("left", "computed", "reads")),
     **dict.fromkeys(("by_operations", "hooked_saved", "by_input", "hooked"), False),
     "runs": MappingProxyType({}),
 }
