@@ -155,7 +155,7 @@ def test_output_code_runs_by_itself(tmp_path):
         compiled(lambda x, w: torch.relu(x @ w) + x, [r(8, 8), r(8, 8)])
     path = tmp_path / "output_code.py"
     path.write_text(seen.events[0].text())
-    done = warm.run([path])
+    done = warm.run([path], imported="compiler")
     assert done.returncode == 0, done.stderr
     assert "ms a call" in done.stdout
 

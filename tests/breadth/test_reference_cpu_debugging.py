@@ -45,7 +45,7 @@ def test_statements_name_their_fx_node() -> None:
 def test_output_code_runs(tmp_path) -> None:
     path = tmp_path / "output_code.py"
     path.write_text(output_code())
-    done = warm.run([path])
+    done = warm.run([path], imported="compiler")
     assert done.returncode == 0, done.stderr
 
 

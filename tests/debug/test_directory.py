@@ -544,7 +544,7 @@ def test_processes_have_folders_of_their_own(tmp_path: Path) -> None:
     env = {**os.environ, "ARGAND_COMPILE_DEBUG": "1", "ARGAND_COMPILE_DEBUG_DIR": str(tmp_path / "runs")}
     env |= {"ARGAND_LOGS": "output_code,bytecode", "ARGAND_LOGS_OUT": str(log)}
     with ThreadPoolExecutor() as threads:
-        ended = list(threads.map(lambda _: warm.run(["-c", code], env=env, check=True), range(2)))
+        ended = list(threads.map(lambda _: warm.run(["-c", code], env=env, check=True, imported="compiler"), range(2)))
     processes = {int(each.stdout) for each in ended}
     runs = list((tmp_path / "runs").iterdir())
     assert {int(run.name.rsplit("_", 1)[1]) for run in runs} == processes

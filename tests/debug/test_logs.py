@@ -463,7 +463,7 @@ def test_command_line(tmp_path) -> None:
     )
     env = {**os.environ, "ARGAND_LOGS": "+dynamo,output_code", "TORCHDYNAMO_VERBOSE": "1"}
     env["TORCH_LOGS_OUT"] = str(tmp_path / "log.txt")
-    done = warm.run([script], env=env, check=True)
+    done = warm.run([script], env=env, check=True, imported="compiler")
     assert done.stdout == "[2.0, 2.0]\n"
     log = (tmp_path / "log.txt").read_text()
     assert log == done.stderr and "Step 1: argand start tracing f" in log and "[0/0] [__trace_bytecode] TRACE" in log

@@ -139,7 +139,7 @@ def test_metrics_file(tmp_path: Path) -> None:
         "f(torch.ones(2)); f(torch.ones(2, dtype=torch.int32))"
     )
     for _ in range(2):
-        warm.run(["-c", code], env={**os.environ, "ARGAND_METRICS": str(path)}, check=True)
+        warm.run(["-c", code], env={**os.environ, "ARGAND_METRICS": str(path)}, check=True, imported="compiler")
     rows = [json.loads(text) for text in path.read_text().splitlines()]
     assert [row["compile_id"] for row in rows] == ["0/0", "0/1"] * 2
     assert len({row["pid"] for row in rows}) == 2

@@ -135,7 +135,7 @@ def test_program_that_argand_runs_begins_with_its_own_frame(tmp_path: Path) -> N
     script = tmp_path / "script.py"
     script.write_text("import torch\ndef main():\n    torch.compile(lambda x: x + 1)(torch.ones(2))\nmain()\n")
     environment = {**os.environ, "ARGAND_TRACE": str(tmp_path)}
-    warm.run(["-m", "argand.cli", "run", script], env=environment, check=True)
+    warm.run(["-m", "argand.cli", "run", script], env=environment, check=True, imported="compiler")
     starts = named(read(tmp_path), "dynamo_start")
     assert starts
     for start in starts:
@@ -294,7 +294,7 @@ def test_environment(tmp_path: Path, variable: str) -> None:
     if variable == "TORCH_TRACE":  # which torch reads too, when it is imported
         subprocess.run([sys.executable, "-c", code], env=env, check=True)
     else:
-        warm.run(["-c", code], env=env, check=True)
+        warm.run(["-c", code], env=env, check=True, imported="compiler")
     assert named(read(tmp_path / "made" / "here"), "compilation_metrics")
 
 

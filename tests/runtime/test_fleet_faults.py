@@ -15,5 +15,6 @@ import warm
 def test_random_faults() -> None:
     needs_redis()
     count = str(sweeps.part(9, 5))
-    done = warm.run(["-m", "tests.runtime.fleet_faults", "--count", count], cwd=Path(__file__).parents[2], timeout=900)
+    command = ["-m", "tests.runtime.fleet_faults", "--count", count]
+    done = warm.run(command, cwd=Path(__file__).parents[2], timeout=900, imported="compiler")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

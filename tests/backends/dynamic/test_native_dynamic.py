@@ -370,7 +370,7 @@ def test_the_host_module_runs_by_itself(tmp_path):
         native(dynamic_graph(lambda x: (x @ x.t()).softmax(-1).relu() * 2, [x], ROWS), [x])
     path = tmp_path / "output_code.py"
     path.write_text(seen[-1].payload)
-    done = warm.run([path])
+    done = warm.run([path], imported="compiler")
     assert "ms a call" in done.stdout, done.stderr
 
 

@@ -65,7 +65,7 @@ def test_text_runs_as_a_script(tmp_path):
     _, text = extern_module()
     path = tmp_path / "output_code.py"
     path.write_text(text)
-    done = warm.run([path])
+    done = warm.run([path], imported="compiler")
     assert done.returncode == 0, done.stderr
     assert "ms a call" in done.stdout
 
