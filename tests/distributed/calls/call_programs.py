@@ -399,7 +399,7 @@ def calls(rank: int) -> dict[str, Any]:
     backends = itertools.cycle(("eager", "aot_eager", "eager", "eager", "native", "aot_eager"))
     for number, (name, form, call, op, dtype, alone) in enumerate(cases()):
         backend = next(backends)
-        if not sweeps.WHOLE and (number // len(FORMS) + number) % 2:  # every second form of a call
+        if not sweeps.WHOLE and (number // len(FORMS) + number) % 3:  # every third form of a call
             continue
         group, how = half if alone else None, getattr(Op, op)
         if name.startswith("functional"):
