@@ -91,10 +91,10 @@ def compare(
 
 
 def fsdp(rank: int) -> dict[str, float]:
+    """On the backends that `fsdp_steps` does not try."""
     return {
         **compare(rank, lambda: sharded(TWO_BLOCKS()), "outer aot_eager"),
         **compare(rank, lambda: sharded(Llama(layers=2)), "step eager"),
-        **compare(rank, lambda: sharded(CNN()), "outer native"),
     }
 
 

@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 for number, kept in enumerate(map(int, sys.argv[1:])):
     child = os.fork()
     if child == 0:
-        measure(kept, compiled=number == 0)
+        measure(kept, compiled=number == 0 and len(sys.argv) > 2)
         os._exit(0)
     os.waitpid(child, 0)
 """

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweeps import WHOLE
+from sweeps import WHOLE, chessboard
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("schedule", "lower")]
 from loop_programs import Builder, layer_norm, scan, softmax  # noqa: E402
@@ -246,8 +246,7 @@ PRODUCTS = {  # sizes, dtype, what float32 products are, how many tiles, the pro
 MEMORY = {"sm_90": 227 << 10, "gfx942": 64 << 10}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize(("name", "target"), chessboard(PRODUCTS, TARGETS))
 def test_products_have_no_spills(name, target, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     sizes, dtype, precision, count, program = PRODUCTS[name]
