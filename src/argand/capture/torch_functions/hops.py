@@ -454,9 +454,17 @@ class _Reaching(torch.autograd.Function):
         return grads[0], *zeros
 
 
-def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> object:
-    """The nested result of a function transform."""
+_CHUNKS = ("chunk_size", "_preallocate_and_copy")
+
+
+def transformed(name: str, body: fx.GraphModule, flat: Sequence[object], *, at_once: bool = False) -> object:
+    """The nested result of a function transform.
+
+    Arguments:
+        at_once: not in chunks, which change nothing about what a result is like.
+    """
     call: Call = body.meta["call"]
+    options = {key: value for key, value in call.options.items() if not (at_once and key in _CHUNKS)}
     traced = name in ("jvp", "jacfwd") and being_traced()
     if traced:
         body = _without_switches(body, flat)
@@ -466,14 +474,14 @@ def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> obje
         _refuse_forward_mode(name, body)
         inner = functools.partial(inner, **named) if named else inner
         if name == "jacfwd":
-            return _jacobian(inner, args, **call.options)
-        return _pushed(inner, args, pytree.tree_unflatten(fill(call.extra, flat), call.extra_spec), **call.options)
+            return _jacobian(inner, args, **options)
+        return _pushed(inner, args, pytree.tree_unflatten(fill(call.extra, flat), call.extra_spec), **options)
     if call.extra_spec is None:
-        return getattr(torch.func, name)(inner, **call.options)(*args, **named)
+        return getattr(torch.func, name)(inner, **options)(*args, **named)
     other = pytree.tree_unflatten(fill(call.extra, flat), call.extra_spec)
     if name == "jvp":
-        return torch.func.jvp(inner, args, other, **call.options)
-    return torch.func.vjp(inner, *args, **call.options)[1](other)
+        return torch.func.jvp(inner, args, other, **options)
+    return torch.func.vjp(inner, *args, **options)[1](other)
 
 
 def _without_switches(body: fx.GraphModule, flat: Sequence[object]) -> fx.GraphModule:

@@ -113,7 +113,7 @@ def _computed(
     specs: list[object] = []
 
     def run(flat: Args, named: Kwargs, judged: bool = True) -> list[object]:
-        answer = subgraphs.meta_result(f"torch.func.{name}", lambda: hops.transformed(name, body, flat))
+        answer = subgraphs.meta_result(f"torch.func.{name}", lambda: hops.transformed(name, body, flat, at_once=True))
         leaves, spec = pytree.tree_flatten(answer)
         specs.append(spec)
         return leaves
