@@ -39,19 +39,20 @@ def is_of_handler(error: BaseException) -> bool:
     return traceback is not None and _is_sent(error, traceback)
 
 
-_ENTRY, _BACKWARD = (opmap["RESUME"], 0), opmap["JUMP_BACKWARD"]
+_ENTRY, _BACKWARD = opmap["RESUME"], opmap["JUMP_BACKWARD"]
+_AFTER_YIELD, _PLACE = 1, 3  # of an entry's argument: the place is what these bits say
 _CALLS = {code for name, code in opmap.items() if name.startswith("CALL")}
 _NOT_SENDING = {*sys.stdlib_module_names, "argand", "numpy", "torch"}
 
 
 def _is_sent(error: BaseException, last: TracebackType) -> bool:
     """Whether an exception came up where CPython asks for those of other threads, and nothing else raises: where a
-    function begins, and at the end of a loop's round; or behind a call, whose own it could be, but that it says nothing
-    and is of a class of the program's."""
+    function begins or a generator goes on, and at the end of a loop's round; or behind a call, whose own it could be,
+    but that it says nothing and is of a class of the program's."""
     operation, argument = last.tb_frame.f_code.co_code[last.tb_lasti : last.tb_lasti + 2]
     if operation in _CALLS:
         return not error.args and type(error).__module__.partition(".")[0] not in _NOT_SENDING
-    return operation == _BACKWARD or (operation, argument) == _ENTRY
+    return operation == _BACKWARD or (operation == _ENTRY and argument & _PLACE <= _AFTER_YIELD)
 
 
 def _is_given(handler: FrameType, interrupted: FrameType) -> bool:

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import ctypes
+import dis
 import logging
 import random
 import signal
 import sys
 import threading
 import time
+import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from torch.utils import _python_dispatch
 
 import argand
 import sweeps
+from argand import interruptions
 from argand._core import _C
 from argand._core.calls import locked
 from argand.capture.interp.interpreter import Interpreter
@@ -277,3 +280,18 @@ def test_program_that_exits_still_does() -> None:
     with pytest.raises(SystemExit) as found:
         argand.compile(leaves, backend="eager")(x)
     assert found.value.code == 7 and x.tolist() == [1, 1]
+
+
+def test_an_exception_that_comes_where_a_generator_goes_on_was_sent() -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+        yield int("2")
+
+    frame = numbers().gi_frame  # type: ignore[attr-defined]
+    places = {place.offset: place for place in dis.get_instructions(frame.f_code)}
+    entries = [at for at, place in places.items() if place.opname == "RESUME"]
+    assert len(entries) == 3
+    call = next(at for at, place in places.items() if place.opname.startswith("CALL"))
+    for at in (*entries, call):
+        error = ValueError("two").with_traceback(types.TracebackType(None, frame, at, frame.f_lineno))
+        assert interruptions.is_of_handler(error) is (at != call)
