@@ -458,11 +458,7 @@ _CHUNKS = ("chunk_size", "_preallocate_and_copy")
 
 
 def transformed(name: str, body: fx.GraphModule, flat: Sequence[object], *, at_once: bool = False) -> object:
-    """The nested result of a function transform.
-
-    Arguments:
-        at_once: not in chunks, which change nothing about what a result is like.
-    """
+    """The nested result of a function transform; `at_once`: not in chunks, which change nothing of what it is like."""
     call: Call = body.meta["call"]
     options = {key: value for key, value in call.options.items() if not (at_once and key in _CHUNKS)}
     traced = name in ("jvp", "jacfwd") and being_traced()
