@@ -86,8 +86,12 @@ def prepare(out: Path) -> None:
     if out.exists():
         if not out.is_dir() or (any(out.iterdir()) and not (out / MARKER).is_file()):
             raise ConfigError(f"{out} exists and is no report of argand", remedy="choose another folder with -o")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
+        for old in out.iterdir():
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old)
+            elif old.name != MARKER:
+                old.unlink()
+    out.mkdir(parents=True, exist_ok=True)
     (out / MARKER).write_text("written by argand report; replaced by the next one\n")
 
 

@@ -17,6 +17,7 @@ from argand.report.scanner import Scanner
 
 _WAIT = 15.0
 _EVERY = 1.0
+_BEGUN_ANEW = 5.0  # seconds in which a report has a first page again
 
 
 class News:
@@ -98,8 +99,15 @@ class Handler(SimpleHTTPRequestHandler):
         if self._allowed():
             super().do_HEAD()
 
-    def list_directory(self, path: Any) -> None:
+    def list_directory(self, path: Any) -> Any:
+        """The first page, which a report that is begun anew lacks for a moment; no list where there is none."""
+        news, page, end = self.server.news, Path(str(path)) / "index.html", time.monotonic() + _BEGUN_ANEW
+        while news is not None and not news.closed and time.monotonic() < end:
+            if page.is_file():
+                return self.send_head()
+            time.sleep(0.02)
         self.send_error(404, "no such page")
+        return None
 
     def guess_type(self, path: Any) -> str:
         """Payloads are text, whatever they look like."""
