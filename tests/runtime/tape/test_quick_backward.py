@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import argand
+from argand.own_code import OWN_FOLDER
 from argand.runtime.tape.arrivals import Order
 
 
@@ -39,7 +40,7 @@ def called(step: Callable[[], Any]) -> list[str]:
     names = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and "argand" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename:
+        if event == "call" and frame.f_code.co_filename.startswith((OWN_FOLDER, "<argand")):
             names.append(frame.f_code.co_name)
 
     sys.setprofile(note)
