@@ -54,6 +54,7 @@ class RandomLayers(nn.Module):
         self.steps = chance.choices([*STEPS], k=chance.randint(2, 7))
         self.ends = chance.choices([*ENDS], k=chance.randint(1, 3))
         self.adds, self.writes, self.returns = (chance.random() < share for share in (0.7, 0.3, 0.2))
+        self.early = chance.choice(["", "", "zeros", "a product", "both"])
         self.weights = nn.ParameterList(torch.rand(WIDTH, WIDTH) / WIDTH for _ in range(self.count + 1))
         self.rows = nn.ParameterList(torch.rand(WIDTH) for _ in range(self.count + 1))
         self.shared = nn.Parameter(torch.rand(WIDTH, WIDTH) / WIDTH)
@@ -62,6 +63,9 @@ class RandomLayers(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> object:
         at = {"first": x, "before": x, "long before": x, "mask": mask}
+        # results that no layer reads: where they are computed is the scheduler's choice
+        early = [torch.zeros_like(mask, dtype=torch.float32)] if self.early in ("zeros", "both") else []
+        early += [x * 3] if self.early in ("a product", "both") else []
         states = []
         for i in range(self.count):
             y = at["x"] = x
@@ -73,4 +77,4 @@ class RandomLayers(nn.Module):
             states.append(x)
         for name in self.ends:
             x = ENDS[name](self, x, states)
-        return (x, *states) if self.returns else x
+        return (x, *early, *states) if self.returns else (x, *early) if early else x

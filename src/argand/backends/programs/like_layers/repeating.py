@@ -348,8 +348,11 @@ class _Repeating:
             if number not in self.kept:
                 raise Unlike
             ref = self.kept[number]
+            if not isinstance(ref, TensorRef):
+                return ref
             early = self.layers.number.get(node, -1) < self.layers.first(HEAD)
-            return ref if early or not isinstance(ref, TensorRef) else ref_renamed(ref, self._later)
+            behind = place is None and self.writers.get(ref.buffer, -1) >= self.starts[3]  # in a kernel with late ones
+            return ref if early and not behind else ref_renamed(ref, self._later)
         layer, position = place
         turn = positions[node].index(number)
         refs = []
