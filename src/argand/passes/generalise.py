@@ -93,11 +93,21 @@ class _Generaliser:
                 self.place[node] = position
             self._node(nodes)
         self._frame(first)
+        self._orders()
         for size in self.sizes:
             # with sizes 0 and 1 broadcasting, squeezing and strides follow other rules
             if not all(require(self.conditions, part, least) for part, least in _factors(size)):
                 raise NotGeneral(f"a size is {size}")
         return first
+
+    def _orders(self) -> None:
+        """What the passes took from the order of two numbers holds for sizes at which they are in that order."""
+        if len({len(program.orders) for program in self.programs}) != 1:
+            raise OperationsDiffer("the order of numbers depends on the sizes")
+        for pairs in zip(*(program.orders for program in self.programs)):
+            low, high = self._tree(list(pairs))
+            if not require(self.conditions, high - low):
+                raise NotGeneral(f"{low} may be more than {high}")
 
     # --- nodes
 

@@ -7,6 +7,7 @@ size as there are steps; as a `cat` it takes time in proportion to its size.
 from __future__ import annotations
 
 from dataclasses import replace as with_fields
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -51,6 +52,7 @@ def join_padded_sums(program: AtenProgram) -> int:
         whole = len(joined) == 2 and not others and not left and _whole(joined[0][0], joined[1][0], root)
         if len(joined) < LEAST_PARTS and not (whole and _in_memory(root)):
             continue
+        program.orders += [(before[0].end, after[0].start) for before, after in pairwise(joined)]
         with builder.at(root):
             joined_sum = _joined(builder, [_summed(builder, same) for same in joined], list(root.meta["val"].shape))
             for other in (*others, *left):

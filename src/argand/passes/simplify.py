@@ -43,6 +43,7 @@ def simplify(program: AtenProgram) -> int:
     """
     graph = program.graph
     builder = Builder(graph, program.specs or SpecTable(), made_by="simplify")
+    builder.orders = program.orders
     kept, whole = returned_storages(graph), program.kind == "inference"
     changes = 0
     for node in list(graph.nodes):
@@ -174,11 +175,17 @@ def _slice_of_scatter(b: Builder, node: fx.Node) -> fx.Node | None:
         whole = [*_val(base).shape[:dim], end - start, *_val(base).shape[dim + 1 :]]
         if list(_val(new).shape) != whole or _val(new).dtype is not _val(node).dtype:
             return None
-        base, low, high = new, low - start, high - start
-    elif not (high <= start or end <= low):
+        base, orders = new, [(start, low), (high, end)]
+        low, high = low - start, high - start
+    elif high <= start or end <= low:
+        orders = [(high, start) if high <= start else (end, low)]
+    else:
         return None
     part: fx.Node = b(aten.slice.Tensor, base, dim, low, high)
-    return part if _same(node, part) or _loose(node) else None
+    if not (_same(node, part) or _loose(node)):
+        return None
+    b.orders += orders
+    return part
 
 
 @simplifies(aten.select.int)

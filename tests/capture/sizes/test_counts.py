@@ -242,3 +242,16 @@ def test_parts_of_a_whole_may_be_empty_or_single(backend: str) -> None:
             gradients = [torch.autograd.grad(result.square().sum(), weights) for result in (want, got)]
             torch.testing.assert_close(gradients[1], gradients[0])
     assert len(findings.recompiles) == 2
+
+
+@pytest.mark.parametrize("name", ["split", "chunk", "tensor_split"])
+def test_into_how_many_parts_varies(name: str) -> None:
+    """Of two numbers that vary, one may be the larger in each call that a trace knows of."""
+
+    def program(x: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+        return getattr(x, name)(count)  # type: ignore[no-any-return]
+
+    compiled = argand.compile(program, backend="eager", dynamic=True)
+    for size, count in ((4, 5), (3, 7), (3, 2), (5, 2), (5, 6), (9, 4), (8, 4), (0, 3)):
+        x = torch.randn(size, 2)
+        assert [part.tolist() for part in compiled(x, count)] == [part.tolist() for part in program(x, count)]

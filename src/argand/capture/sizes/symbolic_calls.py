@@ -14,7 +14,7 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicInt, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_tensors import PROBED, at
 from argand.graph import compat, time_limit
@@ -72,16 +72,23 @@ _LARGEST = {
 }
 
 
-def pieces(name: str, args: Args, kwargs: Kwargs) -> int | None:
-    """Into how many tensors a function takes one apart, told without making them: at probes these may be millions."""
+def _taken_apart(name: str, args: Args, kwargs: Kwargs) -> tuple[Any, int] | None:
+    """(length of parts, or number of them, as the program gives it; dimension) of a call that takes a tensor apart."""
     if not args or not isinstance(args[0], _Tensor):
         return None
     given = [*args[1:], *(value for key, value in kwargs.items() if key != "dim")]
     count = 1 if name == "unbind" else given.pop(0) if given else None
     dim = kwargs.get("dim", given[0] if given else 0)
-    if type(count) is not int or type(dim) is not int or count < 1:
+    whole = type(count) in (int, SymbolicInt) and type(dim) is int and -args[0].dim() <= dim < args[0].dim()
+    return (count, dim) if whole else None
+
+
+def pieces(name: str, args: Args, kwargs: Kwargs) -> int | None:
+    """Into how many tensors a function takes one apart, told without making them: at probes these may be millions."""
+    taken = _taken_apart(name, args, kwargs)
+    if taken is None or taken[0] < 1:
         return None
-    size = args[0].shape[dim]
+    count, size = taken[0], args[0].shape[taken[1]]
     if name == "unbind":
         return size
     if name == "tensor_split" or ("chunk" in name and not size):
@@ -102,8 +109,11 @@ class ProbedCall:
         assert builder.dynamics is not None
         self.dynamics = builder.dynamics
         self.func = func
-        self.run = run if getattr(func, "__name__", "") not in _APART else self._into_as_many(run)
         self.args, self.kwargs = args, kwargs
+        self.run = run
+        if getattr(func, "__name__", "") in _APART:
+            self.run = self._into_as_many(run)
+            self._guard_pieces()
         self.result: object = None
         self.memory: list[int | None] = []
         self.grad = False
@@ -274,11 +284,42 @@ class ProbedCall:
         name = self.func.__name__
 
         def checked(args: Args, kwargs: Kwargs, judged: bool = True) -> object:
-            if pieces(name, args, kwargs) != pieces(name, *self.arguments_at(0)):
+            if pieces(name, args, kwargs) != self._parts():
                 raise ValueError("another number of tensors")
             return run(args, kwargs, judged)
 
         return checked
+
+    def _guard_pieces(self) -> None:
+        """Guard into how many tensors one is taken apart, where two numbers of which neither is known say so: at the
+        probes one of these may be larger than the other as in the call at hand, and others would not be told apart.
+
+        Raises:
+            Restart: at a probe they are others.
+        """
+        name, taken, parts = self.func.__name__, _taken_apart(self.func.__name__, self.args, self.kwargs), self._parts()
+        dynamics = self.dynamics
+        if taken is None or not parts or name == "unbind":
+            return
+        count, dim = taken
+        info = self.builder.tensors.get(id(self.args[0]))
+        size: Any = self.args[0].shape[dim]
+        if info is not None and info.dynamic is not None and info.dynamic.sizes[dim] is not None:
+            size = dynamics.wrap(info.dynamic.sizes[dim], size)
+        varying = [each.expr for each in (size, count) if type(each) is SymbolicInt]
+        if not varying or (dynamics.unbacked is not None and dynamics.unbacked.among(*varying)):
+            return
+        if name == "tensor_split":
+            dynamics.compare("eq", count, parts)
+        elif "chunk" in name and type(count) is int and size > (count - 1) ** 2:
+            pass  # each of so many has elements
+        else:
+            length = (size + count - 1) // count if "chunk" in name else count
+            dynamics.compare("le", size, length * parts)
+            dynamics.compare("gt", size, length * (parts - 1))
+
+    def _parts(self) -> int | None:
+        return pieces(self.func.__name__, *self.arguments_at(0))
 
     def arguments_at(self, index: int) -> tuple[Args, Kwargs]:
         """The arguments at the hint (0) or at the probe of sibling `index`."""

@@ -28,6 +28,7 @@ class Builder:
         self.origin = NodeOrigin(made_by=made_by)
         self.made_by = made_by
         self.inherited: dict[str, Any] = {}
+        self.orders: list[tuple[Any, Any]] = []  # those of its program, where its user relies on the order of numbers
 
     def at(self, node: fx.Node) -> Any:
         """Context: new nodes go before `node` and carry its origin."""

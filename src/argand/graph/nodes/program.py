@@ -212,6 +212,7 @@ class AtenProgram:
     # of a program for many sizes: the numbers that it is computed with, and what they must satisfy
     scalars: list[Scalar] = field(default_factory=list)
     conditions: list[Relation] = field(default_factory=list)
+    orders: list[tuple[Any, Any]] = field(default_factory=list)  # numbers of which passes rely on that no first is more
     kind: Literal["inference", "forward", "backward"] = "inference"
     kept: frozenset[int] = frozenset()  # results of a forward that only its backward sees
     taken: frozenset[int] = frozenset()  # inputs of a backward that are such results of its forward
