@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import argand
+import warm
 from outcomes.processes import STORED, Program
 
 PROGRAM = """
@@ -42,12 +41,10 @@ print("hit" in stored)
 @pytest.mark.slow
 def test_each_process_has_its_own(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
+    """Those of two processes that were started apart, whose forks have their hashes."""
     environment = {**os.environ, "ARGAND_CACHE_DIR": str(tmp_path / "cache"), "ARGAND_PROGRAM_CACHE": "1"}
-    for seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "program.py"], cwd=tmp_path, env={**environment, "PYTHONHASHSEED": seed},
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+    for imported in ("", "compiler"):
+        done = warm.run(["program.py"], cwd=tmp_path, env=environment, imported=imported)
         assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "True"
 
