@@ -50,6 +50,14 @@ def diagonal(rows: Iterable[Any], columns: Iterable[Any]) -> list[tuple[Any, Any
     return [(row, column) for (at, row), (place, column) in pairs if WHOLE or at % len(columns) == place]
 
 
+def in_turn(*values: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Each value of each axis in some case, as many cases as the longest axis has values. The product with SWEEPS=whole."""
+    axes = [list(axis) for axis in values]
+    if WHOLE:
+        return list(itertools.product(*axes))
+    return [tuple(axis[case % len(axis)] for axis in axes) for case in range(max(map(len, axes)))]
+
+
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """The arguments of a sweep over op_db that is a program of its own: NAME ..., --every N, --gradients."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -116,9 +116,9 @@ def test_gradients_on_several_threads():
 def test_infinities_beside_a_dimension_that_stays(mode):
     x = torch.zeros(1, 2, 6, 6)
     x[0, 0, 4, 2], x[0, 1, 1, 3] = float("inf"), float("nan")
-    for layout in (torch.contiguous_format, torch.channels_last):
-        for size in ((6, 4), (3, 6), (9, 6), (6, 6)):
-            same(lambda x, size=size: F.interpolate(x, size, mode=mode), x.to(memory_format=layout))
+    sizes = [(6, 4), (3, 6), (9, 6), (6, 6)][:: 1 if mode == "bilinear" else -1]  # the other half of the fields
+    for size, layout in sweeps.chessboard(sizes, [torch.contiguous_format, torch.channels_last]):
+        same(lambda x, size=size: F.interpolate(x, size, mode=mode), x.to(memory_format=layout))
 
 
 def test_many_positions_that_are_looked_up():
@@ -127,8 +127,7 @@ def test_many_positions_that_are_looked_up():
     same(lambda x: F.interpolate(x, 16, mode="trilinear"), x)
 
 
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize(("mode", "corners"), sweeps.in_turn(["bilinear", "bicubic"], [False, True]))
 def test_antialiased_sizes(mode, corners):
     """Enlargements are loops alone, and so are their gradients; where a size falls, eager's kernels run."""
 

@@ -205,8 +205,7 @@ def test_weights_gradients_are_one_product_after_the_loop(loops):
     assert len(loops) == 2 and max(text.count("mm(") for text in texts) <= 10
 
 
-@pytest.mark.parametrize("width", [1, 17, 40, 64])
-@pytest.mark.parametrize("batch", [1, 2, 13])
+@pytest.mark.parametrize(("width", "batch"), sweeps.chessboard([1, 17, 40, 64], [1, 2, 13]))
 def test_sizes_that_fill_no_panel(width, batch, loops):
     weight, other = torch.randn(width, width, dtype=torch.float64) / width, torch.randn(batch, width).double()
 

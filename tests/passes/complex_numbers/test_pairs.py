@@ -55,8 +55,9 @@ def rotary(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(pairs * turns.view(1, x.shape[1], 1, -1)).flatten(3).type_as(x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("width", [6, 32, 66])
+@pytest.mark.parametrize(
+    ("dtype", "width"), sweeps.in_turn([torch.float32, torch.bfloat16, torch.float16], [6, 32, 66])
+)
 def test_rotary_embeddings(dtype, width):
     x = torch.randn(2, 5, 3, width).to(dtype)
     turns = torch.polar(torch.ones(5, width // 2), torch.randn(5, width // 2))
@@ -108,8 +109,9 @@ def test_arithmetic(name, dtype):
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic_on_other_layouts(name):
     x, y = tensors((21, 12), (6, 42))
-    compare(ARITHMETIC[name], x.t()[::2], y[:, ::2], loops_only=False, gradients=False)
-    compare(ARITHMETIC[name], x.t()[::2].conj(), y[:, ::2].resolve_conj(), loops_only=False, gradients=False)
+    plain, conjugated = (x.t()[::2], y[:, ::2]), (x.t()[::2].conj(), y[:, ::2].resolve_conj())
+    for given in (plain, conjugated) if sweeps.WHOLE or "conj" in name else (conjugated,):
+        compare(ARITHMETIC[name], *given, loops_only=False, gradients=False)
 
 
 def test_two_precisions_and_promotion():
@@ -136,8 +138,7 @@ ON_SPECIAL = {
 }
 
 
-@pytest.mark.parametrize("dtype", COMPLEX)
-@pytest.mark.parametrize("name", ON_SPECIAL)
+@pytest.mark.parametrize(("name", "dtype"), sweeps.chessboard(ON_SPECIAL, COMPLEX))
 def test_special_values(name, dtype):
     parts = torch.tensor(SPECIAL, dtype=dtype.to_real())
     count = len(SPECIAL)
