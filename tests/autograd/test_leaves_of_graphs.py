@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import argand
+import sweeps
 from helpers import assert_same, collected
 
 Program = Callable[[torch.Tensor, nn.Module], Any]
@@ -371,8 +372,7 @@ def check(name: str, backend: str, **options: Any) -> None:
             assert_same(outcome(fn, x), outcome(compiled, x))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(("name", "backend"), sweeps.chessboard(PROGRAMS, ["eager", "aot_eager"]))
 def test_leaf(name: str, backend: str) -> None:
     check(name, backend)
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import argand
+import sweeps
 
 whole = torch.randn(9, 9, 9, 9)
 gaps = whole[1:7:2, 1:8:3, 2:6, ::3]
@@ -39,8 +40,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize(("layout", "backend"), sweeps.chessboard(LAYOUTS, ["native", "eager"]))
 def test_as_in_eager(layout, backend):
     def function(x):
         made = [each(x) for each in FUNCTIONS.values()]

@@ -17,7 +17,7 @@ import sweeps
 
 aten = torch.ops.aten
 SETTINGS = settings(
-    max_examples=sweeps.part(25), deadline=None, derandomize=True,
+    max_examples=sweeps.part(25, 4), deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
