@@ -92,7 +92,7 @@ def test_library_functions_can_be_broken_anywhere():
     """Not run, but encoded: stack depths, tables and slots must fit, and the result decodes to what was meant."""
     rng = random.Random(5)
     broken = 0
-    for code in sample(3000)[:1500]:
+    for code in sample(750)[:750]:
         if not code.co_flags & 1 or code.co_flags & CO_ANY_GENERATOR or ambiguous_names(code):
             continue
         points = split_points(code)
@@ -104,7 +104,7 @@ def test_library_functions_can_be_broken_anywhere():
                 assert not differences(inner)
                 todo += [c for c in inner.co_consts if isinstance(c, types.CodeType) and c.co_name in names]
             broken += len(names)
-    assert broken > 1000
+    assert broken > 500
 
 
 @pytest.mark.parametrize("fn, calls", SUPER_CASES, ids=["value", "cell"])

@@ -39,24 +39,24 @@ def sample(count: int) -> list[types.CodeType]:
 
 @pytest.fixture(scope="module")
 def codes() -> list[types.CodeType]:
-    return sample(3000)
+    return sample(2000)
 
 
 def test_sample_round_trip(codes):
     different = {f"{c.co_filename}:{c.co_qualname}": d for c in codes if (d := differences(c))}
-    assert len(codes) >= 3000
+    assert len(codes) >= 2000
     assert not different
 
 
 @pytest.mark.slow
 def test_standard_library_round_trip():
-    """Every eighth file; `full_roundtrip.py` takes all of them."""
+    """Every sixteenth file; `full_roundtrip.py` takes all of them."""
     count = 0
-    for path in itertools.islice(source_files("stdlib"), 0, None, 8):
+    for path in itertools.islice(source_files("stdlib"), 0, None, 16):
         for code in code_objects(path):
             count += 1
             assert not differences(code), (path, code.co_qualname)
-    assert count > 1200
+    assert count > 600
 
 
 def without_hints(code: types.CodeType) -> list[Instruction]:
