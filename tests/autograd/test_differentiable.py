@@ -18,14 +18,17 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 import argand
+import sweeps
 from helpers import texts_of
-from sweeps import WHOLE
 
 Wrap = Callable[[Any], Any]
-SHARE = 1 if WHOLE else 24
+SHARE = 1 if sweeps.WHOLE else 24
 
 
-@pytest.fixture(params=["aot_eager", "native"])
+BACKENDS = ["aot_eager", "native"]
+
+
+@pytest.fixture(params=BACKENDS)
 def wrap(request: pytest.FixtureRequest) -> Wrap:
     return lambda function: argand.compile(function, backend=request.param)
 
@@ -70,7 +73,7 @@ class Tied(nn.Module):
         return self.inner(self.inner(x).tanh()).square().sum(-1)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "wrap"), sweeps.chessboard(MODELS, BACKENDS), indirect=["wrap"])
 def test_gradient_penalty(name: str, wrap: Wrap) -> None:
     torch.manual_seed(0)
     model = MODELS[name]()
@@ -114,8 +117,7 @@ FUNCTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("name", "dynamic"), sweeps.chessboard(FUNCTIONS, [False, True]))
 def test_higher_orders(name: str, dynamic: bool) -> None:
     function = FUNCTIONS[name]
     for rows in (3, 4):
@@ -262,7 +264,11 @@ class Critic(nn.Module):
         return self.b(h)
 
 
-@pytest.mark.parametrize("kind", ["dropout", "noise", "checkpoint", "read and written", "written and read", "in place"])
+@pytest.mark.parametrize(
+    ("kind", "wrap"),
+    sweeps.chessboard(["dropout", "noise", "checkpoint", "read and written", "written and read", "in place"], BACKENDS),
+    indirect=["wrap"],
+)
 def test_critics(kind: str, wrap: Wrap) -> None:
     """A penalty on a critic's gradient, and gradients of its parameters that are differentiated: the second run draws
     and reads what the first did."""
@@ -381,7 +387,7 @@ def test_inputs_that_the_program_has_let_go_of(wrap: Wrap) -> None:
     assert alive() is None
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dynamic", "wrap"), sweeps.chessboard([True, False], BACKENDS[::-1]), indirect=["wrap"])
 def test_inputs_that_eager_does_not_keep(dynamic: bool, wrap: Wrap) -> None:
     """Gradients do not depend on what they are: something else stands for them when the graph runs again."""
     w = torch.linspace(-1, 1, 9).view(3, 3)

@@ -99,7 +99,7 @@ def outcome(function: Call, seed: int, kind: str, chained: bool = False) -> list
     sweeps.combinations([False, True], ["hook", "changing", "retained", "node", "several"], ["aot_eager", "native"]),
 )
 def test_as_eager(kind: str, backend: str, chained: bool) -> None:
-    for seed in range(12 if backend == "aot_eager" else 3):
+    for seed in range(sweeps.part(12) if backend == "aot_eager" else 3):
         argand.reset()
         function = program(seed, chained)
         want = outcome(function, seed, kind, chained)
@@ -110,7 +110,7 @@ def test_as_eager(kind: str, backend: str, chained: bool) -> None:
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_gradients_of_results_that_others_are_computed_from(backend: str) -> None:
     """`torch.autograd.grad` by some of the results and inputs, as eager answers it."""
-    for seed in range(12 if backend == "aot_eager" else 3):
+    for seed in range(sweeps.part(12) if backend == "aot_eager" else 3):
         argand.reset()
         function = program(seed, True)
         answers = []

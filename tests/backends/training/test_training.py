@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import argand
+import sweeps
 from argand import events
 
 BACKENDS = ("aot_eager", "native")
@@ -136,7 +137,7 @@ def _partly_no_grad(x: torch.Tensor) -> torch.Tensor:
     return x * scale
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "backend"), sweeps.chessboard(FUNCTIONS, BACKENDS))
 def test_function(name: str, backend: str, fallbacks: list[str]) -> None:
     fn, inputs = FUNCTIONS[name]
     torch.manual_seed(0)

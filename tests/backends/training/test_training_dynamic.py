@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import argand
+import sweeps
 from argand import events
 from argand.autograd.tracing.size_columns import chosen
 from argand.backends.dynamic import ExactSizes
@@ -100,7 +101,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "backend"), sweeps.chessboard(FUNCTIONS, ("native", "aot_eager")))
 def test_gradients_of_a_function(name: str, backend: str, seen: Counter[str]) -> None:
     fn = FUNCTIONS[name]
     compiled = argand.compile(fn, backend=backend, dynamic=True)
