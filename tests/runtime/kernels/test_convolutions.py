@@ -136,24 +136,30 @@ def test_signals(
 
 
 @needs_products
-@pytest.mark.parametrize("faster", [False, True, None])
 @pytest.mark.parametrize(
-    ("conv", "shape"),
-    [
-        (torch.nn.Conv1d(12, 20, 3, padding=2, dilation=2), (2, 12, 90)),
-        (torch.nn.Conv1d(12, 20, 4, stride=3, bias=False), (2, 12, 90)),
-        (torch.nn.Conv2d(12, 20, 1), (3, 12, 9, 10)),
-        (torch.nn.Conv3d(12, 20, 1), (3, 12, 3, 9, 10)),
-        (torch.nn.Conv1d(12, 20, 1), (2, 90, 12)),
-        (torch.nn.Conv1d(12, 20, 1, stride=2), (2, 90, 12)),
-        (torch.nn.Conv2d(12, 20, 1, bias=False), (2, 12, 9, 10)),
-    ],
+    ("given", "faster"),
+    sweeps.chessboard(
+        [
+            (torch.nn.Conv1d(12, 20, 3, padding=2, dilation=2), (2, 12, 90)),
+            (torch.nn.Conv1d(12, 20, 4, stride=3, bias=False), (2, 12, 90)),
+            (torch.nn.Conv2d(12, 20, 1), (3, 12, 9, 10)),
+            (torch.nn.Conv3d(12, 20, 1), (3, 12, 3, 9, 10)),
+            (torch.nn.Conv1d(12, 20, 1), (2, 90, 12)),
+            (torch.nn.Conv1d(12, 20, 1, stride=2), (2, 90, 12)),
+            (torch.nn.Conv2d(12, 20, 1, bias=False), (2, 12, 9, 10)),
+        ],
+        [False, True, None],
+    ),
     ids=str,
 )
 def test_products_in_programs(
-    conv: torch.nn.Module, shape: tuple[int, ...], faster: bool | None, code: list[str], monkeypatch: pytest.MonkeyPatch
+    given: tuple[torch.nn.Module, tuple[int, ...]],
+    faster: bool | None,
+    code: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By both ways, then by the faster; where a setting says so, by argand's own."""
+    conv, shape = given
     monkeypatch.setattr(choice, "OWN_LEAST_TERMS", 1)
     monkeypatch.setattr(layouts, "can_time", lambda: False)
     monkeypatch.setattr(convolutions.OWN, "_gain", 1e9 if faster else 0.0)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand.runtime.kernels import gru
 from helpers import texts_of
 
@@ -41,14 +42,12 @@ def check(layer: torch.nn.GRU, *inputs: torch.Tensor) -> None:
         assert got.stride() == want.stride()
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("ways", [1, 2])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize(("layers", "width", "features", "batch", "steps"), [(2, 48, 20, 5, 33), (1, 16, 7, 37, 20)])
-def test_gru(
-    layers: int, width: int, features: int, batch: int, steps: int, batch_first: bool, ways: int, bias: bool,
-    code: list[str],
-) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "batch_first", "ways", "bias"),
+    sweeps.combinations([(2, 48, 20, 5, 33), (1, 16, 7, 37, 20)], [True, False], [1, 2], [True, False]),
+)
+def test_gru(sizes: tuple[int, ...], batch_first: bool, ways: int, bias: bool, code: list[str]) -> None:
+    layers, width, features, batch, steps = sizes
     torch.manual_seed(0)
     layer = torch.nn.GRU(features, width, layers, bias, batch_first, bidirectional=ways == 2)
     x = torch.randn(batch, steps, features) if batch_first else torch.randn(steps, batch, features)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand.runtime.kernels import lstm
 from argand.runtime.kernels.timed_choice import Rivals
 
@@ -51,12 +52,12 @@ def check(layer: torch.nn.LSTM, x: torch.Tensor, *states: torch.Tensor) -> None:
         assert a.stride() == b.stride()
 
 
-@pytest.mark.parametrize("ways", [1, 2])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize(("layers", "width", "features", "batch", "steps"), [(2, 48, 20, 5, 9), (1, 16, 7, 37, 20)])
-def test_lstm(
-    layers: int, width: int, features: int, batch: int, steps: int, batch_first: bool, ways: int, calls: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "batch_first", "ways"),
+    sweeps.combinations([(2, 48, 20, 5, 9), (1, 16, 7, 37, 20)], [True, False], [1, 2]),
+)
+def test_lstm(sizes: tuple[int, ...], batch_first: bool, ways: int, calls: list[str]) -> None:
+    layers, width, features, batch, steps = sizes
     torch.manual_seed(0)
     layer = torch.nn.LSTM(features, width, layers, steps < 10, batch_first, bidirectional=ways == 2)
     x = torch.randn(batch, steps, features) if batch_first else torch.randn(steps, batch, features)
