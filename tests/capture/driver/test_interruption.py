@@ -53,15 +53,21 @@ def test_interrupted_at_moments_of_a_compile(number: int) -> None:
     assert [problems for _, problems in tried if problems] == []
 
 
-@pytest.mark.parametrize("name", ["SystemExit", "MemoryError", "RecursionError", "Stop"])
-def test_other_exceptions_at_moments_of_a_compile(name: str) -> None:
-    for case in (interrupts.Case("eager"), interrupts.Case("aot_eager", True, True)):
-        found = interrupts.moments(case, everywhere=False)
-        for at, times in found[len(name) :: len(found) // 5]:
-            problems = interrupts.attempt(case, at, times, interrupts.EXCEPTIONS[name], False)[1]
-            if name == "RecursionError" and problems == ["nothing was compiled afterwards"]:
-                continue  # taken for the program's own depth where it comes while the program is interpreted
-            assert problems == []
+@pytest.mark.parametrize(
+    ("name", "case"),
+    sweeps.chessboard(
+        ["SystemExit", "MemoryError", "RecursionError", "Stop"],
+        [interrupts.Case("eager"), interrupts.Case("aot_eager", True, True)],
+    ),
+    ids=lambda value: getattr(value, "backend", value),
+)
+def test_other_exceptions_at_moments_of_a_compile(name: str, case: interrupts.Case) -> None:
+    found = interrupts.moments(case, everywhere=False)
+    for at, times in found[len(name) :: len(found) // 5]:
+        problems = interrupts.attempt(case, at, times, interrupts.EXCEPTIONS[name], False)[1]
+        if name == "RecursionError" and problems == ["nothing was compiled afterwards"]:
+            continue  # taken for the program's own depth where it comes while the program is interpreted
+        assert problems == []
 
 
 def moments_of(function: Any, case: interrupts.Case, event: str) -> list[tuple[interrupts.Moment, int]]:
@@ -171,6 +177,9 @@ def test_lock_is_released_whatever_line_raises() -> None:
         assert not counted.lock.locked()
 
 
+SECONDS = 1.5 if sweeps.WHOLE else 0.5
+
+
 def run_interrupted(arm: Any, disarm: Any, error: type[BaseException], seconds: float) -> int:
     """Compile again and again while exceptions come at random moments; how many did."""
     case = interrupts.Case("aot_eager", train=True)
@@ -206,7 +215,7 @@ def test_signals_at_random_moments(error: type[BaseException]) -> None:
     old = signal.signal(signal.SIGALRM, handler)
     try:
         arm = lambda delay: signal.setitimer(signal.ITIMER_REAL, delay + 1e-5)  # noqa: E731
-        assert run_interrupted(arm, lambda: signal.setitimer(signal.ITIMER_REAL, 0), error, 1.5)
+        assert run_interrupted(arm, lambda: signal.setitimer(signal.ITIMER_REAL, 0), error, SECONDS)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
@@ -234,7 +243,7 @@ def test_exceptions_sent_by_another_thread(error: type[BaseException]) -> None:
         for _ in range(100):  # one that was sent too late for the compile comes here
             time.sleep(0)
 
-    assert run_interrupted(arm, disarm, error, 1.5)
+    assert run_interrupted(arm, disarm, error, SECONDS)
 
 
 def test_system_exit_from_a_signal_handler_is_not_the_programs() -> None:
