@@ -53,7 +53,7 @@ HOOKS: dict[str, Register] = {
 
 
 POWER = [name for name in HOOKS if "power" in name]
-BOTH = "compiled aot_eager,recorded eager"
+BOTH = "compiled aot_eager", "recorded eager"
 
 
 def train(
@@ -104,17 +104,17 @@ def train(
     return [*model.parameters(), *model.buffers(), *seen, *state]
 
 
-def compare(rank: int, ways: str, model: Any = ONE_BLOCK, hooks: Any = tuple(HOOKS), **options: Any) -> dict[str, Any]:
-    """The largest difference to eager of each hook and way.
+def compare(rank: int, *ways: str, model: Any = ONE_BLOCK, hooks: Any = tuple(HOOKS), **options: Any) -> dict[str, Any]:
+    """The largest difference to eager of each hook by one of the ways in turn, or by all (`sweeps`).
 
     PowerSGD draws random numbers for its matrices in the order in which they lie in a bucket, which is that in which
     gradients have arrived once: it is compared where it compresses one of them.
     """
     found: dict[str, Any] = {}
-    for name in hooks:
+    for number, name in enumerate(hooks):
         make = SometimesUnused if name in POWER else model
         want = train(rank, make, name, "eager", **options)
-        for way in ways.split(","):
+        for way in ways if sweeps.WHOLE else [ways[number % len(ways)]]:
             told: list[str] = []
             got = train(rank, make, name, way, told=told, **options)
             found[f"{name}, {way}"] = {"error": difference(got, want), "told": told}
@@ -139,17 +139,18 @@ def recorded_eagerly(rank: int) -> dict[str, Any]:
 
 def accumulated(rank: int) -> dict[str, Any]:
     hooks = ["allreduce", "fp16", "powerSGD", "C++ fp16"]
-    return compare(
-        rank, BOTH, CNN, accumulate=2, hooks=hooks if dist.get_world_size() == 2 or sweeps.WHOLE else hooks[:2]
-    )
+    hooks = hooks if dist.get_world_size() == 2 or sweeps.WHOLE else hooks[:2]
+    return compare(rank, *BOTH, model=CNN, accumulate=2, hooks=hooks)
 
 
 def static(rank: int) -> dict[str, Any]:
-    return compare(rank, BOTH, CNN, static_graph=True, hooks=["fp16", "powerSGD", "local SGD", "C++ allreduce"])
+    hooks = ["fp16", "powerSGD", "local SGD", "C++ allreduce"]
+    return compare(rank, *BOTH, model=CNN, static_graph=True, hooks=hooks)
 
 
 def unused(rank: int) -> dict[str, Any]:
     """Ranks use different layers."""
     use = lambda step: ((step + rank) % 3 == 0,)  # noqa: E731
     options: dict[str, Any] = {"find_unused_parameters": True, "call_args": use, "steps": 8, "bucket_cap_mb": 0.002}
-    return compare(rank, BOTH, SometimesUnused, hooks=["allreduce", "fp16", "C++ allreduce", "C++ fp16"], **options)
+    hooks = ["fp16", "allreduce", "C++ allreduce", "C++ fp16"]
+    return compare(rank, *BOTH, model=SometimesUnused, hooks=hooks, **options)

@@ -101,7 +101,7 @@ def fsdp(rank: int) -> dict[str, float]:
 LONG: tuple[tuple[str, Callable[[], nn.Module], int], ...] = (
     ("GPT", TWO_BLOCKS, MANY),
     ("Llama", partial(Llama, layers=2), MANY),
-    ("CNN", CNN, 20),
+    ("CNN", CNN, MANY),
 )
 """Models that are trained in many steps."""
 
@@ -144,7 +144,7 @@ def in_parallel(model: nn.Module, mesh: Any) -> nn.Module:
 
 def tensor_parallel_steps(rank: int) -> dict[str, float]:
     found = {}
-    for name, make, steps in LONG:
+    for name, make, steps in LONG if sweeps.WHOLE else LONG[::2]:  # `both` has the second
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         made = compare(rank, lambda: in_parallel(make(), mesh), "outer native", same=True, steps=steps)  # noqa: B023
         found.update({f"{name} {way}": error for way, error in made.items()})
@@ -162,7 +162,7 @@ def both(rank: int) -> dict[str, float]:
         return model
 
     found = {}
-    for name, make, steps in LONG if sweeps.WHOLE else LONG[1:]:  # `training_uses` has one like the first, "fsdp_tp"
+    for name, make, steps in LONG if sweeps.WHOLE else LONG[1:]:  # `sharded_blocks` has one like the first
         # what is parallel computes on the same data
         errors = compare(rank // 2, lambda: made(make), "outer native", steps=steps)  # noqa: B023
         found.update({f"{name} {way}": error for way, error in errors.items()})

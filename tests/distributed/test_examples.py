@@ -1,6 +1,7 @@
 """The examples for several processes, with two gloo processes on the CPU, train as eager does.
 
-One runs under torchrun; those over libraries, and eager's runs, with which they are compared, are forks (`scripts`).
+They are forks (`scripts`), those over libraries beside eager's runs, with which they are compared; one runs under torchrun
+with SWEEPS=whole.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import IO
 
 import pytest
 
+import sweeps
 import warm
 from argand.report.reader import Reader
 from distributed.ranks import ROOT, environment
@@ -45,13 +47,17 @@ def run(script: str, *arguments: str) -> Run:
 
 def run_forked(libraries: str, script: str, ours: list[str], eager: list[str], trace: Path) -> tuple[Run, Run]:
     """The same of two runs, each in two forks of a process that has imported libraries: by argand, traced, and eager's."""
-    runs = json.dumps([(ours, {"ARGAND_TRACE": str(trace)}), (eager, {})])
-    command = ["-m", "tests.distributed.scripts", libraries, str(ROOT / "examples" / script), runs]
+    one, other = forked(libraries, script, (ours, {"ARGAND_TRACE": str(trace)}), (eager, {}))
+    return one, other
+
+
+def forked(libraries: str, script: str, *runs: tuple[list[str], dict[str, str]]) -> list[Run]:
+    """What runs with these arguments and variables do."""
+    command = ["-m", "tests.distributed.scripts", libraries, str(ROOT / "examples" / script), json.dumps(runs)]
     around = environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo")
     done = warm.run(command, env=around, cwd=ROOT, timeout=550, imported="ranks")
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
-    one, other, _ = done.stdout.split(NEXT)
-    return results(one), results(other)
+    return [results(text) for text in done.stdout.split(NEXT)[:-1]]
 
 
 def results(text: str) -> Run:
@@ -96,7 +102,11 @@ def compiled_in(folder: Path) -> set[int]:
 
 @pytest.mark.distributed
 def test_ddp() -> None:
-    _, losses = run("ddp.py", "--steps", "6")
+    """Under torchrun with SWEEPS=whole: each of its three processes imports torch."""
+    if sweeps.WHOLE:
+        _, losses = run("ddp.py", "--steps", "6")
+    else:
+        [(_, losses)] = forked("argand", "ddp.py", (["--steps", "6"], {}))
     assert losses[-1] < losses[0]
 
 

@@ -227,17 +227,17 @@ def by_hand(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def gradients(rank: int) -> dict[str, float]:
     found: dict[str, float] = {}
-    for backend in BACKENDS:
-        for program, dynamic in ((trained, False), (trained, True), (by_hand, False)):
-            argand.reset()
-            compiled = argand.compile(program, backend=backend, fullgraph=True, dynamic=dynamic)
-            for step, rows in enumerate((4, 4, 8) if dynamic else (4, 4)):
-                made = []
-                for function in (compiled, program):
-                    x, w = _input(rank, step, rows).requires_grad_(), _input(7, step, 8).requires_grad_()
-                    loss = function(x, w)
-                    made.append([loss.detach(), *torch.autograd.grad(loss, (x, w))])
-                found[f"{program.__name__}{'.dynamic' * dynamic} {step} {backend}"] = _difference(*made)
+    programs = (trained, True), (trained, False), (by_hand, False)
+    for backend, (program, dynamic) in sweeps.chessboard(("native", "eager", "aot_eager"), programs):
+        argand.reset()
+        compiled = argand.compile(program, backend=backend, fullgraph=True, dynamic=dynamic)
+        for step, rows in enumerate((4, 4, 8) if dynamic else (4, 4)):
+            made = []
+            for function in (compiled, program):
+                x, w = _input(rank, step, rows).requires_grad_(), _input(7, step, 8).requires_grad_()
+                loss = function(x, w)
+                made.append([loss.detach(), *torch.autograd.grad(loss, (x, w))])
+            found[f"{program.__name__}{'.dynamic' * dynamic} {step} {backend}"] = _difference(*made)
     return found
 
 
@@ -260,12 +260,11 @@ def groups(rank: int) -> dict[str, Any]:
     mine = halves[rank // 2]
     given = [dist.group.WORLD, mine, mesh["inner"], (mesh, 0), mine.group_name]
     found: dict[str, Any] = {}
-    for number, group in enumerate(given):
-        for backend in BACKENDS:
-            argand.reset()
-            model = Grouped(group)
-            compiled = argand.compile(model, backend=backend, fullgraph=True)
-            found[f"{number} {backend}"] = _difference(compiled(_input(rank, 0)), model(_input(rank, 0)))
+    for (number, group), backend in sweeps.diagonal(enumerate(given), BACKENDS):
+        argand.reset()
+        model = Grouped(group)
+        compiled = argand.compile(model, backend=backend, fullgraph=True)
+        found[f"{number} {backend}"] = _difference(compiled(_input(rank, 0)), model(_input(rank, 0)))
     model = Grouped(dist.group.WORLD)
     compiled = argand.compile(model, backend="aot_eager", fullgraph=True)
     compiled(_input(rank, 0))
@@ -302,13 +301,10 @@ def _in_a_branch(x: torch.Tensor) -> torch.Tensor:
 def breaks(rank: int) -> dict[str, float]:
     """What is no graph operation runs as in eager, between graphs."""
     found: dict[str, float] = {}
-    for program in (_later, _not_contiguous, _in_a_branch):
-        for backend in BACKENDS:
-            argand.reset()
-            x = _input(rank, 3)
-            found[f"{program.__name__} {backend}"] = _difference(
-                argand.compile(program, backend=backend)(x), program(x)
-            )
+    for program, backend in sweeps.chessboard((_later, _not_contiguous, _in_a_branch), BACKENDS):
+        argand.reset()
+        x = _input(rank, 3)
+        found[f"{program.__name__} {backend}"] = _difference(argand.compile(program, backend=backend)(x), program(x))
     x = _input(rank, 4).requires_grad_()
     ours, eager = argand.compile(_with_gradient, backend="aot_eager")(x), _with_gradient(x)
     found["_with_gradient aot_eager"] = _difference(ours.detach(), eager.detach())
