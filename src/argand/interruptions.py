@@ -49,6 +49,8 @@ def _is_sent(error: BaseException, last: TracebackType) -> bool:
     """Whether an exception came up where CPython asks for those of other threads, and nothing else raises: where a
     function begins or a generator goes on, and at the end of a loop's round; or behind a call, whose own it could be,
     but that it says nothing and is of a class of the program's."""
+    if last.tb_lasti < 0:  # the frame had not begun: what stands in for its code raised
+        return False
     operation, argument = last.tb_frame.f_code.co_code[last.tb_lasti : last.tb_lasti + 2]
     if operation in _CALLS:
         return not error.args and type(error).__module__.partition(".")[0] not in _NOT_SENDING

@@ -270,6 +270,31 @@ def test_compiling_backends_run_such_graphs_eagerly(backend):
     assert any("depend on the data" in event.text() for event in events)
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_errors_of_sizes_that_depend_on_data(backend):
+    """What raises for some sizes does where the program would be told, also if nothing reads the result."""
+
+    def f(x, y):
+        log = []
+        picked, values = x[x > 0], x.unique()
+        for attempt in range(3):
+            try:
+                if attempt == 0:
+                    picked != y  # noqa: B015
+                elif attempt == 1:
+                    values[2:2] = x
+                else:
+                    torch.zeros(picked.shape[0] - 3)
+            except RuntimeError as error:
+                log.append(str(error))
+        return x.cumsum(0), x.abs(), log
+
+    compiled = argand.compile(f, backend=backend)
+    for x in DATA:
+        for size in (1, 2, 3):
+            assert_same(f(x, torch.arange(size)), compiled(x, torch.arange(size)))
+
+
 def test_with_sizes_that_vary_from_call_to_call():
     def f(x):
         y = x[x > 0]

@@ -18,7 +18,7 @@ from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Unbacked
 from argand.capture.facts.name_tables import callable_words, words
 from argand.capture.facts.values.symbolic import SymbolicInt
-from argand.capture.metadata import meta_tensors, metadata
+from argand.capture.metadata import data_errors, meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph.sizes.expr import Const, Expr, Sym
@@ -50,6 +50,7 @@ class _Call:
         self.symbols = self.unbacked.among(*probed.symbols)
         self.name = callable_words(probed.func)
         self.sizes_unsure = False
+        self.may_raise = False  # for some of the sizes
         self.arguments = tensors_of((probed.args, probed.kwargs))
 
     def compute(self) -> tuple[Any, list[Any]]:
@@ -66,9 +67,12 @@ class _Call:
             if agreeing is None:
                 raise self.unbacked.unfitted(self.name, *self.symbols) from None
             meta, siblings, varied = agreeing
+            self.may_raise = True
         tried = list(self._small(varied))
         result = self._settled(meta, siblings, tried)
         self._learn_sizes()
+        if self.may_raise:
+            data_errors.raises(probed.builder, self.name)
         return result
 
     def _quietly(self, run: Callable[[], Any]) -> object:
@@ -107,7 +111,9 @@ class _Call:
             return
         for number in _numbers(args):
             if self.unbacked.among(number.expr):
-                self.unbacked.learn(Relation("ge", number.expr, 0))
+                sizes = Relation("ge", number.expr, 0)
+                self.may_raise = self.may_raise or not self.unbacked.proven(sizes)
+                self.unbacked.learn(sizes)
 
     # ---------------------------------------------------------------- sizes that must agree
 
@@ -164,6 +170,7 @@ class _Call:
             try:
                 result = self._quietly(lambda a=assignment: self._under(a))  # type: ignore[misc]
             except _FAILURES:
+                self.may_raise = True
                 continue
             yield assignment, result
 

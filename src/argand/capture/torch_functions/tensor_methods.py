@@ -13,7 +13,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import callable_words, words
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.values.tensor_info import Cost, TensorInfo
-from argand.capture.metadata import metadata
+from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.special_calls import Special, getter, named, special
 from argand.capture.record import conditions, constants, gradient_flags, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
@@ -460,6 +460,7 @@ def _setitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
         return None
     _break_on_tensor_slices(index)
     if unbacked_index.depends(builder, args):
+        data_errors.raises(builder, func.__name__)
         return _masked_setitem(builder, self, index, value)
     if builder.dynamics is not None:
         symbolic_index.guard_index(builder, self, index)
