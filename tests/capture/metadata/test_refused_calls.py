@@ -182,6 +182,33 @@ def test_what_a_call_has_resized_before_it_raises_is_its_argument(backend):
     assert compiled(Z(2, 3)) == caught(Z(2, 3))
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_writes_that_memory_or_a_mask_forbids(backend):
+    """Stand-ins do not refuse them: who reads what it writes to at computed places, who fills by a mask of other sizes."""
+    rows = torch.tensor([0, -1])
+    writes = (
+        lambda x, m: x.__setitem__(rows, x),
+        lambda x, m: x.__setitem__(..., x),
+        lambda x, m: x.index_copy_(0, rows, x),
+        lambda x, m: x.scatter_(0, rows.view(1, 2).abs(), x),
+        lambda x, m: x.__setitem__(m, -1.5),
+    )
+
+    def caught(x, m):
+        said = []
+        for write in writes:
+            v = x.exp()
+            try:
+                write(v, m)
+            except (IndexError, RuntimeError) as error:
+                said.append(str(error))
+        return said
+
+    compiled = argand.compile(caught, backend=backend)
+    for masked in (O(2, 2) > 0, O(1, 2) > 0, O(2) > 0, O(3) > 0):
+        assert compiled(O(2, 2), masked) == caught(O(2, 2), masked)
+
+
 SIZED_BY_DATA = {
     "masked_select": (torch.masked_select, O(3, 2), O(3, 3).bool()),
     "repeat_interleave": (lambda x, n: x.repeat_interleave(n, 0), O(3, 3), O(2).long()),

@@ -85,7 +85,7 @@ def may_raise(func: Function, args: Args, infos: list[TensorInfo]) -> bool:
     """Whether what the tensors hold can make this call raise."""
     data_kind = kind(func)
     if data_kind == "index":
-        fills = len(args) > 2 and not isinstance(args[2], torch.Tensor)
+        fills = len(args) > 2 and not isinstance(args[2], torch.Tensor) and _masks_fit(args[1], infos)
         return _holds_tensor(args[1], infos, masks=not fills) or _out_of_range(args[1], infos[0] if infos else None)
     if data_kind == "integers":
         return all(not (info.tensor.dtype.is_floating_point or info.tensor.dtype.is_complex) for info in infos)
@@ -98,6 +98,14 @@ def _holds_tensor(key: object, infos: list[TensorInfo], *, masks: bool) -> bool:
     if isinstance(key, torch.Tensor):
         return (masks or key.dtype not in (torch.bool, torch.uint8)) and not _known_within(key, infos)
     return isinstance(key, tuple | list) and any(_holds_tensor(item, infos, masks=masks) for item in key)
+
+
+def _masks_fit(key: object, infos: list[TensorInfo]) -> bool:
+    """Whether a mask that is the whole key, as most are, has the sizes of the dimensions that it selects in."""
+    if not isinstance(key, torch.Tensor):
+        return False
+    sizes = [info.tensor.shape if info.dynamic is None else info.dynamic.sizes for info in infos[:2]]
+    return len(sizes) == 2 and tuple(sizes[0][: len(sizes[1])]) == tuple(sizes[1])
 
 
 def _known_within(key: torch.Tensor, infos: list[TensorInfo]) -> bool:
@@ -225,7 +233,7 @@ def written(builder: GraphBuilder, info: TensorInfo, func: Function | None = Non
     """The graph writes to a tensor, by this call. Raises GraphBreak as `check` and `changes_outside` do."""
     if func in _OF_AUTOGRAD:
         return
-    if _may_overlap(builder, info, args):
+    if _may_overlap(builder, info, func, args):
         raises(builder, _name(func))
     refusable = _may_be_refused(builder, info, args)
     if (builder.on_data.outside and not refusable) or not _exists_outside(builder, info):
@@ -260,7 +268,7 @@ def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool
         return any(isinstance(other.real, torch.Tensor) and other.real.is_inference() for other in written_to)
 
 
-def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
+def _may_overlap(builder: GraphBuilder, info: TensorInfo, func: Function | None, args: Args) -> bool:
     """Whether eager may refuse a write because it reads memory that it writes to.
 
     Stand-ins do not refuse it, and guards do not ask how inputs lie to each other: where these may, and nothing in the
@@ -274,11 +282,16 @@ def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
         return False
     with torch._C.DisableTorchFunction():
         memory, place = storage_address(info.tensor), _place(info.tensor)
+        moves = _name(func).startswith(_MOVING) or info.dynamic is not None  # not from each element to itself
         for other in others:
-            if storage_address(other.tensor) == memory and (_place(other.tensor) != place or info.dynamic is not None):
+            if storage_address(other.tensor) == memory and (moves or _place(other.tensor) != place):
                 return True
         outside = _exists_outside(builder, info) and any(_exists_outside(builder, other) for other in others)
         return outside and _any_notices(builder)
+
+
+_MOVING = ("__setitem__", "index_", "scatter", "masked_scatter", "put_")
+"""Operations that write to places which are computed."""
 
 
 def _place(tensor: torch.Tensor) -> tuple[object, ...]:
