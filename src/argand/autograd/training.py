@@ -194,6 +194,10 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
     groups, classes, unreached = _groups(joint, cut)
     changed = {mutation.input for mutation in written}
     kept, given = _kept(cut, {result: position for position, result in leaves}, held), joint.forward_inputs
+    itself, data = set(joint.tape.itself), set(joint.tape.data)
+    apart = (data - itself).difference(joint.differentiable)  # of the others autograd saves no tensor, but its data
+    kept = [("apart", i) if how == "output" and i in apart else (how, i) for how, i in kept]
+    looked_up = {k: i for k, (how, i) in enumerate(kept) if how == "output" and i in itself - data}
     nodes, weak = cut.forward.placeholders, let_go(cut)
     read = [one for one in zip(cut.arguments, cut.backward.inputs, cut.backward.placeholders) if one[0] in cut.saved]
     return Plan(
@@ -228,12 +232,14 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
             [
                 (k, _tangent(general(spec.spec, node)))
                 for k, ((how, i), (_, spec, node)) in enumerate(zip(kept, read))
-                if (how == "input" or (how == "data" and i in changed)) and given[i].kind == "arg"
+                if k in looked_up or ((how == "input" or (how == "data" and i in changed)) and given[i].kind == "arg")
             ]
         ),
         seen=tuple(
             [(k, slot.index) for k, slot in enumerate(cut.saved) if slot.kind == "input" and slot.index in held]
         ),
+        handed=tuple([i for i in joint.differentiable if ("output", i) in kept and i not in data - itself]),
+        itself=tuple(looked_up.items()),
     )
 
 

@@ -249,6 +249,11 @@ def part_first(x, y):
     return a, a.sin().exp() * h[10:20].cos() + y[:10]
 
 
+def views_of_a_mask_read(x, y):
+    h = (x > 0).to(x.dtype)
+    return h, h.view(-1).view(h.shape) * y.exp()
+
+
 def behind_a_break(x, y):
     h = x * y
     out = h.sin() * y
@@ -257,7 +262,10 @@ def behind_a_break(x, y):
     return h, out
 
 
-RESULTS = [product_first, saved_result_first, view_first, its_view_read, mask_first, part_first, behind_a_break]
+RESULTS = [
+    product_first, saved_result_first, view_first, its_view_read, mask_first, part_first, behind_a_break,
+    views_of_a_mask_read,
+]  # fmt: skip
 RESULT_WRITERS = [data_replaced, added_to_data, multiplied_detached, written_under_no_grad, storage_set]
 
 
@@ -292,6 +300,35 @@ def test_data_of_results_that_hand_on_gradients(create: bool) -> None:
         of_inputs = torch.autograd.grad([out.sum(), h.sum()], [x, y], create_graph=create)
         got.append([one.detach() for one in (*of_inputs, *seen)])
     assert_same(*got)
+
+
+def of_two(x, y):
+    return (x * y).tanh(), (x - y).exp() * y
+
+
+def by_strides(x, y):
+    v = x.as_strided((3, 3), (1, 3)) * y
+    return v, (y.t() @ v).exp() + x
+
+
+def windows(x, y):
+    return x.exp(), x.as_strided((4, 3), (2, 1)) @ y
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_data_of_inputs_and_results(backend: str) -> None:
+    """Of an input by strides, too, formulas read the memory that the forward saw."""
+    for f in (of_two, by_strides, windows):
+        compiled = argand.compile(f, backend=backend)
+        for write in (data_replaced, added_to_data):
+            got = []
+            for call in (f, compiled):
+                x, y = (torch.linspace(-n, 1, 9).double().view(3, 3).requires_grad_() for n in (1, 2))
+                h, out = call(x, y)
+                write(x)
+                write(h)
+                got.append(gradients_or_refusal(out.sum() + h.sum(), x, y))
+            assert_same(*got)
 
 
 def doubled(x, buffer):

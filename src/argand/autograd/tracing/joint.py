@@ -21,7 +21,7 @@ from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.autograd.tracing.gradients import leaves_tape, records_gradients
 from argand.autograd.tracing.inference import Attention, lift_attributes, run_graph
 from argand.autograd.tracing.outputs import Outputs, check_aliased_inputs, versions_raised
-from argand.autograd.tracing.saved_values import data_of, read_written
+from argand.autograd.tracing.saved_values import as_read, read_written, reads_of_results
 from argand.autograd.tracing.tape import Tape, read_tape, saved_by_functions
 from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
@@ -119,19 +119,13 @@ class JointTracer(Tracer):
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As `Tracer.run`; notes where the program leaves the tape."""
         if self.backward:
-            args = tuple(map(self._apart, args))
+            args = tuple([as_read(self, arg) for arg in args])
         elif self.plain:
             unrecorded = not torch.is_grad_enabled() and any(
                 isinstance(arg, torch.Tensor) and arg.requires_grad for arg in compat.tree_flatten((args, kwargs))[0]
             )
             self.plain = not unrecorded and not (func is aten.detach.default and compat.called_by_program())
         return super().run(func, args, kwargs)
-
-    def _apart(self, arg: Any) -> Any:
-        """What a formula reads: of a detached input the data that it has had."""
-        if arg.__class__ is not TraceTensor or not arg.apart or arg.value.root.input < 0:
-            return arg
-        return make_tensor(Value(arg.value.spec, data_of(self.read(arg.value)), arg.value.held))
 
     def commit(self, value: Value, new: TraceTensor) -> None:
         """As `Recorder.commit`; a backward that reads a part of an input reads the input as it is by then."""
@@ -410,6 +404,9 @@ class _Finisher:
         graph = tracer.graph
         graph.output(tuple(outputs.nodes)).meta["val"] = tuple(n.meta["val"] for n in outputs.nodes)
         read_written(graph, [(outputs.nodes[m.output], m.input, outputs.carriers.get(m.output)) for m in mutations])
+        seen = {outputs.nodes[p]: (p, outputs.carriers.get(p)) for p in handed - {m.output for m in mutations}}
+        itself, data = reads_of_results(seen)
+        self.tape = replace(self.tape, itself=itself, data=data)
         eliminate_dead(graph)
         self._drop_late_constants()
         literals = {str(n.target) for n in graph.nodes if n.op == "get_attr"}

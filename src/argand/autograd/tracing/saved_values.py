@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
+from argand.autograd.recording.recorder import Recorder
+from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.graph import compat
 from argand.graph.nodes.meta import is_view, viewed
 from argand.graph.origin import NodeOrigin
@@ -63,7 +65,39 @@ def duplicate(graph: fx.Graph, node: fx.Node, operation: Any = aten.clone.defaul
     return twin
 
 
-def data_of(node: fx.Node) -> fx.Node:
+def as_read(recorder: Recorder, arg: Any) -> Any:
+    """What a formula reads: of a detached input the data that it has had."""
+    if arg.__class__ is not TraceTensor or not arg.apart:
+        return arg
+    node = recorder.read(arg.value)
+    if arg.value.root.input < 0:
+        running = compat.current_autograd_node()
+        node.meta.setdefault("detached_for", set()).add(-1 if running is None else compat.sequence_number(running))
+        return arg
+    return make_tensor(Value(arg.value.spec, _data_of(node), arg.value.held))
+
+
+def reads_of_results(
+    results: Mapping[fx.Node, tuple[int, torch.Tensor | None]],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`itself` and `data` of `Tape`; a result is in both where formulas read both, or it is not known.
+
+    Arguments:
+        results: what the program gets as it is: its position, and the tensor that autograd knows, where it knows one.
+    """
+    itself, data = [], []
+    for node, (position, carrier) in results.items():
+        maker = None if carrier is None else compat.sequence_number(carrier.grad_fn)
+        apart = node.meta.pop("detached_for", ())
+        reads = [(source is node, user.meta["backward"]) for source, user, forward in uses(node) if not forward]
+        if any(whole and number != maker for whole, number in reads):
+            itself.append(position)
+        if any(not whole or number == maker or number in apart for whole, number in reads):
+            data.append(position)
+    return tuple(itself), tuple(data)
+
+
+def _data_of(node: fx.Node) -> fx.Node:
     """A view of an input, or of what it was made to hold, that keeps the data which that has when the forward runs."""
     if "backward" in node.meta:
         return node

@@ -30,6 +30,8 @@ class Tape:
     alone: positions of the inputs that the result leads to past none of these.
     watched: ("input" | "output", position) of inputs and results of the graph that functions with a backward of their
         own have saved: autograd refuses to hand out what was written to since, whatever it is needed for.
+    itself: positions of results of which formulas read the tensor that the program gets, with the data it has by then.
+    data: of those of which they read data that it had, kept by the operation that made it, or views.
     """
 
     conflicts: tuple[int, ...]
@@ -38,6 +40,8 @@ class Tape:
     passed: tuple[frozenset[int], ...] = ()
     alone: tuple[frozenset[int], ...] = ()
     watched: tuple[tuple[str, int], ...] = ()
+    itself: tuple[int, ...] = ()
+    data: tuple[int, ...] = ()
 
     def leads_to(self, given: Sequence[bool]) -> frozenset[int]:
         """The inputs that one of the results leads to."""

@@ -17,7 +17,7 @@ from argand.runtime.recipes import with_recipe
 from argand.runtime.tape.arrivals import Arrivals, Order, chain
 from argand.runtime.tape.double_backward import Differentiable, Inputs, LetGo, RandomStates
 from argand.runtime.tape.gradients import Gradients
-from argand.runtime.tape.handed_results import HandedResults, read_by_backward
+from argand.runtime.tape.handed_results import HandedResults
 from argand.runtime.tape.moves import Backwards
 from argand.runtime.tape.plan import Plan
 from argand.runtime.tape.quick_backward import Quick
@@ -35,7 +35,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         again: for gradients that are to be differentiated again.
     """
     gradients = Gradients(plan, backwards, again)
-    own_nodes, handed = has_own_nodes(plan), read_by_backward(plan)
+    own_nodes, handed = has_own_nodes(plan), plan.handed
     # what no result leads to is no input of the node: its hooks are not called
     connected = [position for position in range(plan.inputs) if position not in plan.unreached]
     touched = sorted({*(entry[0] for entry in plan.written), *plan.raised, *(entry[0] for entry in plan.leaves)})
@@ -178,7 +178,7 @@ def _set_usual(function: Any) -> None:
 def _keeper(plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[torch.Tensor]]:
     """`_kept` of a plan, of inputs and what the forward gives."""
     counts = {"input": 0, "output": plan.inputs}
-    if plan.counted or not len(plan.kept) > 1 or any(kind == "data" for kind, _ in plan.kept):
+    if plan.counted or not len(plan.kept) > 1 or any(kind not in counts for kind, _ in plan.kept):
         return lambda inputs, out: _kept(plan, inputs, out)
     pick = operator.itemgetter(*[counts[kind] + i for kind, i in plan.kept])
     return lambda inputs, out: pick([*inputs, *out])
@@ -188,9 +188,8 @@ def _kept(plan: Plan, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> lis
     """What the backward reads; from here on, writes to parts of one wrapper are counted together."""
     for parts in plan.counted:
         share_counters([out[parts[0]]] * len(parts), [out[part] for part in parts])
-    return [
-        out[i] if kind == "output" else inputs[i] if kind == "input" else inputs[i].detach() for kind, i in plan.kept
-    ]
+    values = {"input": inputs, "output": out, "data": inputs, "apart": out}
+    return [values[kind][i].detach() if kind in ("data", "apart") else values[kind][i] for kind, i in plan.kept]
 
 
 def _result_tensors(plan: Plan, out: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:

@@ -29,6 +29,7 @@ class Gradients:
         self._again = again
         self._moves: dict[Kind, Moves] = {"whole": Moves(plan, backwards)}
         self._passed = [plan.differentiable[number] for number in plan.passed]
+        self._itself = {position: k for k, position in plan.itself}
 
     def of_inputs(
         self, node: Any, grads: Sequence[Any], *, keep: bool, apart: bool = False, arrivals: Arrivals | None = None
@@ -46,9 +47,9 @@ class Gradients:
         if node.reads is not None and computed is None:
             node.reads.check()
         given = computed or moves.given(grads)
-        saved = self._saved(node, given)
-        freed = saved.pop() is None
         data = _set_since(node)
+        saved = self._saved(node, given, data)
+        freed = saved.pop() is None
         late = torch.is_grad_enabled() or bool(data)
         if not keep:
             left: Left | None = node.left
@@ -88,9 +89,9 @@ class Gradients:
             node.reads.check()
         moves = self.moves("passed")
         given = moves.given(grads)
-        saved = self._saved(node, given)
-        freed = saved.pop() is None
         data = _set_since(node)
+        saved = self._saved(node, given, data)
+        freed = saved.pop() is None
 
         def differentiable() -> tuple[Any, ...]:
             return self._again.contributions(node.inputs, grads, data, self._passed)
@@ -105,12 +106,15 @@ class Gradients:
             moves = self._moves[kind] = Moves(self.plan, self._backwards, kind)
         return moves
 
-    def _saved(self, node: Any, given: tuple[bool, ...]) -> list[Any]:
-        """What the forward kept, and last something that is None when all else was freed."""
+    def _saved(self, node: Any, given: tuple[bool, ...], data: Mapping[int, torch.Tensor]) -> list[Any]:
+        """What the forward kept, with the data that it has by now, and last something that is None when all else was
+        freed."""
         left: Left | None = node.left
         freed = left is None or any(one and left.spent >> k & 1 for k, one in enumerate(given))  # or autograd says so
         saved = list(node.saved_tensors) if left is None or freed else [*left.tensors(), None]
-        for k, now in () if node.seen is None else node.seen.set_since().items():
+        changed = {} if node.seen is None else node.seen.set_since()
+        changed.update((self._itself[position], now) for position, now in data.items() if position in self._itself)
+        for k, now in changed.items():
             if saved[k] is not None:
                 saved[k] = now.detach()
         return saved
@@ -127,7 +131,7 @@ class Gradients:
         data: Mapping[int, torch.Tensor],
         arrivals: Arrivals | None = None,
     ) -> tuple[Any, ...]:
-        if data:
+        if any(position not in self._itself for position in data) or (data and torch.is_grad_enabled()):
             return _of_data_now(differentiable)
         if not torch.is_grad_enabled():  # by operations, where compiled autograd is to see them
             return moves.gradients(given, saved, grads, node.numbers, node.by_operations, arrivals)

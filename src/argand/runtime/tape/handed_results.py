@@ -14,13 +14,6 @@ from typing import Any
 import torch
 
 from argand._core import _C
-from argand.runtime.tape.plan import Plan
-
-
-def read_by_backward(plan: Plan) -> tuple[int, ...]:
-    """Positions of the results with a history that a backward reads."""
-    read = {index for kind, index in plan.kept if kind == "output"}
-    return tuple([position for position in plan.differentiable if position in read])
 
 
 class HandedResults:
@@ -35,7 +28,7 @@ class HandedResults:
     def __init__(self, results: Iterable[tuple[int, torch.Tensor]]) -> None:
         self._held: dict[int, tuple[weakref.ref[torch.Tensor], tuple[object, ...]]] = {}
         for position, result in results:
-            self.note(position, result)
+            self._held[position] = weakref.ref(result), _place(result)
 
     @classmethod
     def of(cls, results: Sequence[Any], positions: Sequence[int]) -> HandedResults | None:
@@ -43,8 +36,9 @@ class HandedResults:
         return cls([(position, results[position]) for position in positions]) if positions else None
 
     def note(self, position: int, result: torch.Tensor) -> None:
-        """What the program gets at a position."""
-        self._held[position] = weakref.ref(result), _place(result)
+        """What the program gets at a position, in place of what was there."""
+        if position in self._held:
+            self._held[position] = weakref.ref(result), _place(result)
 
     def set_since(self) -> dict[int, torch.Tensor]:
         """By position, those whose data the program has set."""

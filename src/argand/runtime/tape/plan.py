@@ -73,8 +73,8 @@ class Plan:
         plain: results that carry no gradient.
         handed_over: per result, how autograd gets it.
         leaves: (input, output) of leaves whose data is a result.
-        kept: per saved value, "input", "data" (of an input) or "output", and which; behind those that the backward
-            reads, others that may not be written to before it.
+        kept: per saved value, "input", "data" (of an input), "output" or "apart" (the data of an output), and which;
+            behind those that the backward reads, others that may not be written to before it.
         saved: where the backward finds these.
         laid_out: (saved value, its layout) of arguments that are saved themselves: the program may set their data.
         numbers, names: positions and names of the inputs that are numbers.
@@ -97,6 +97,8 @@ class Plan:
         larger: (position, size) of inputs, parts of DTensors, whose gradient is larger.
         seen: (saved value, input) where eager's backward reads an input whose history the call writes, whatever data
             it has by then.
+        handed: results with a history of which the backward reads the tensor that the program gets.
+        itself: (saved value, result) of those of which it reads nothing else.
     """
 
     inputs: int
@@ -128,6 +130,8 @@ class Plan:
     larger: tuple[tuple[int, torch.Size], ...] = ()
     laid_out: tuple[tuple[int, Tangent], ...] = ()
     seen: tuple[tuple[int, int], ...] = ()
+    handed: tuple[int, ...] = ()
+    itself: tuple[tuple[int, int], ...] = ()
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
