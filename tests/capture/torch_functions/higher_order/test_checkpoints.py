@@ -268,6 +268,27 @@ def test_what_others_change_before_the_backward_is_told(change: str, backend: st
             loss.backward()
 
 
+def test_what_the_graph_writes_behind_a_checkpoint_is_what_its_second_run_reads() -> None:
+    def data_set(x: torch.Tensor, w: torch.Tensor, reentrant: bool) -> torch.Tensor:
+        y = checkpoint(lambda x, w: (x @ w).sin().exp(), x, w, use_reentrant=reentrant)
+        w.data = w.data * 2
+        return y
+
+    def written_to_data(x: torch.Tensor, w: torch.Tensor, reentrant: bool) -> torch.Tensor:
+        y = checkpoint(lambda x, w: (x @ w).sin().exp(), x, w, use_reentrant=reentrant)
+        x.data.mul_(2)
+        return y * x
+
+    for f in (data_set, written_to_data):
+        for reentrant in (False, True):
+            seen = []
+            for call in (f, argand.compile(f, backend="aot_eager")):
+                x, w = (torch.linspace(-n, 1, 9).view(3, 3).requires_grad_() for n in (1, 2))
+                call(x, w, reentrant).sum().backward()
+                seen.append([x, w, x.grad, w.grad])
+            assert_same(*seen)
+
+
 def test_what_others_change_before_the_backward_of_a_reentrant_checkpoint_is_told() -> None:
     block = Block()
     block.sizes = (3,)

@@ -157,8 +157,8 @@ def _captured(
         node = state.tensor_info(shown[0]).node.all_input_nodes[0]
         effects, now = pending_effects.effects(state), modes.snapshot()
         one = _Captured(function, given, infos, rest, scope, body, node, len(builder.writing), effects, now, reads)
+        builder.checkpoints.append(one)
         if not reentrant:
-            builder.checkpoints.append(one)
             reads = {}
         elif not _is_as_it_was(state, one):  # it was interpreted without gradients
             raise _refused("The checkpointed function computes something else where gradients are recorded.")
@@ -323,7 +323,10 @@ def _check(state: CaptureState, one: _Captured) -> None:
 
 
 def _reads_what_is_written(builder: GraphBuilder, one: _Captured) -> bool:
-    """Whether the graph writes to what the body reads."""
+    """Whether the graph writes to what the body reads, or sets its data."""
+    nodes = {info.node for info in (*one.infos, *one.rest)}
+    if any(one.node < moved.info.node and moved.before.node in nodes for moved in builder.moved):
+        return True
     later = [value for values in list(builder.writing.values())[one.writes :] for value in values]
     if not later:
         return False
