@@ -9,6 +9,7 @@ import pytest
 from function_corpus import CASES
 from test_bytecode_roundtrip import sample
 
+from argand.bytecode.cells import cell_slots
 from argand.bytecode.decode import decode
 from argand.bytecode.flow import reachable
 from argand.bytecode.instruction import Instruction
@@ -164,6 +165,24 @@ def _mixed_comprehensions(y):
     a = [(lambda: i) for i in y]
     b = [y and i for i in y]
     return a, b
+
+
+def _comprehensions_in_try(y):
+    try:
+        a = [(lambda: i) for i in y]
+        b = [(lambda i=i: 1 // i) for i in y]
+    except ZeroDivisionError:
+        return None
+    return a, b
+
+
+def test_a_handler_knows_which_slots_hold_cells():
+    """What stands around a comprehension does not raise: where the variable has no cell, nobody comes to the handler."""
+    code = _comprehensions_in_try.__code__
+    slots = cell_slots(code, decode(code))
+    for inst, state in slots.items():
+        assert inst.opname != "PUSH_EXC_INFO" or not (state.plain or state.unsure)
+    assert bool(slots) == PY312
 
 
 def test_loads_of_cells_and_of_values_are_told_apart():

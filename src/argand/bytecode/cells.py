@@ -20,6 +20,18 @@ SAVED_CELL_MARK = ".cell."
 
 
 _UNSURE = "?"
+_NEVER_RAISES = (
+    "LOAD_FAST_AND_CLEAR",
+    "STORE_FAST",
+    "MAKE_CELL",
+    "SWAP",
+    "COPY",
+    "POP_TOP",
+    "POP_ITER",
+    "END_FOR",
+    "NOP",
+)
+"""What stands around a comprehension, where it has a slot and the handler of a `try` around it would not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,7 @@ def cell_slots(code: CodeType, instructions: Sequence[Instruction]) -> dict[Inst
             if state == slots[inst]:
                 continue
         slots[inst] = state
-        if inst.handler is not None:
+        if inst.handler is not None and not inst.opname.startswith(_NEVER_RAISES):
             unwound = state.stack[: inst.handler.depth] + (None,) * (1 + inst.handler.lasti)
             todo.append((inst.handler.target, CellSlots(state.plain, unwound, state.unsure)))
         if inst.target is not None:
