@@ -160,6 +160,7 @@ def test_products_in_programs(
 ) -> None:
     """By both ways, then by the faster; where a setting says so, by argand's own."""
     conv, shape = given
+    monkeypatch.setattr(timed_choice, "_SHORT", 1e9)  # one call decides
     monkeypatch.setattr(choice, "OWN_LEAST_TERMS", 1)
     monkeypatch.setattr(layouts, "can_time", lambda: False)
     monkeypatch.setattr(convolutions.OWN, "_gain", 1e9 if faster else 0.0)

@@ -11,6 +11,7 @@ import torch
 import argand
 import sweeps
 from argand.runtime.kernels import lstm
+from argand.runtime.kernels import lstm, timed_choice
 from argand.runtime.kernels.timed_choice import Rivals
 
 pytestmark = pytest.mark.skipif(not lstm.takes_widths(), reason="needs AVX2 and GCC")
@@ -146,6 +147,7 @@ def test_lengths_that_vary(calls: list[str]) -> None:
 @pytest.mark.parametrize("own_is_slow", [True, False])
 def test_the_faster_one_is_taken(own_is_slow: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call of a kind runs both; later ones the faster, and so do layers that are alike."""
+    monkeypatch.setattr(timed_choice, "_SHORT", 1e9)  # one call decides
     rivals = Rivals(
         f"LSTM layers, own is {'slow' if own_is_slow else 'fast'}", lambda: True, 0.0 if own_is_slow else 1e9
     )

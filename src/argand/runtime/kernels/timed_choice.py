@@ -1,10 +1,11 @@
 """Two ways to compute the same, of which the one that is faster on this machine is taken.
 
-They are timed in passing, for each kind of operands: its first call runs both several times, on the operands that it
-got and with the threads that the program has, and hands out what the presumed one computed. So a program is slower for
-one call, not for several; while argand's compilers want the processors, too, the library's way is taken, which is not
-slower than eager's, and a later call is timed. The outcomes are kept in the disk cache: later processes know them
-before they choose. With deterministic algorithms nothing is timed: a process is to compute what another one does.
+They are timed in passing, for each kind of operands: its first calls take turns, each with the operands that it got and
+the threads that the program has, until enough is known. What takes long is computed once a call, as ever, so that no
+call waits for the other way; what does not is computed often by the first call already. While argand's compilers want
+the processors, too, the library's way is taken, which is not slower than eager's, and a later call is timed. The
+outcomes are kept in the disk cache: later processes know them before they choose. With deterministic algorithms nothing
+is timed: a process is to compute what another one does.
 """
 
 from __future__ import annotations
@@ -12,19 +13,63 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import field
 
 import torch
 
 from argand import events
+from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, process, processor
 from argand.runtime.kernels.texts import text_of
 
 _PAIRS = 4  # of times of a kind
-_MOST_PAIRS, _SHORT = 24, 0.002  # seconds of all up to which there are more: other programs want the processors, too
+_MOST_PAIRS, _SHORT = (
+    24,
+    0.002,
+)  # seconds of all up to which there are more, and of a call: it computes nothing more then
 _CLOSE, _LONGER = 1.2, 0.02  # two times that differ by less than this factor are taken more often, for so many seconds
 _LEAST_PAIRS, _LONG = 2, 0.05  # seconds of all from which there are fewer
+_FIRST = (1, 1, 0, 0, 0)  # of pairs: so nothing that happens every second, third or fourth time is always one way's
 _KINDS = 8  # for which the library has to be faster, before the own way is not asked any more
 _MOST_KINDS = 500  # that are remembered
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Two ways that are being timed for a kind.
+
+    Arguments:
+        gain: the own way is to take less than this share of the library's time.
+
+    Fields:
+        turns: how often one was computed.
+        times: of the own way and of the library's; the first of each makes ready what it needs, and does not count.
+        ratio: of typical times, as far as is known.
+    """
+
+    gain: float
+    turns: int = 0
+    times: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    ratio: float = 1.0
+
+    def turn(self) -> int:
+        """Which way is next."""
+        pair, second = divmod(self.turns, 2)
+        self.turns += 1
+        return _FIRST[pair % len(_FIRST)] ^ second
+
+    def is_over(self) -> bool:
+        """Whether enough is known."""
+        own, library = (times[1:] for times in self.times)
+        number = min(len(own), len(library))
+        if number < _LEAST_PAIRS:
+            return False
+        passed = sum(own) + sum(library)
+        self.ratio = _typical(own) / max(_typical(library), 1e-9)
+        close = self.gain / _CLOSE < self.ratio < self.gain * _CLOSE
+        if passed > _LONG and not close:
+            return True
+        return number >= _MOST_PAIRS or (number >= _PAIRS and passed > (_LONGER if close else _SHORT))
 
 
 class Rivals:
@@ -32,7 +77,7 @@ class Rivals:
 
     Arguments:
         name: of what is computed; part of a file name.
-        presumed: whether the own way is taken while nothing was timed.
+        presumed: whether the own way is taken where nothing may be timed.
         gain: the own way is taken where it takes less than this share of the library's time.
         source: the file of the own kernels: what was timed with another text of it is not remembered.
     """
@@ -43,6 +88,7 @@ class Rivals:
         self._presumed = presumed
         self._gain = gain
         self._taken: dict[tuple[int, Hashable], bool] = {}  # by threads and kind
+        self._trials: dict[tuple[int, Hashable], _Trial] = {}
         self._known_outcomes: dict[int, dict[str, bool]] = {}  # by threads and the digest of a kind: what is known
 
     def known(self) -> bool | None:
@@ -67,7 +113,7 @@ class Rivals:
         return taken
 
     def run(self, own: Callable[[], None], library: Callable[[], None], kind: Hashable = None) -> None:
-        """Compute by the faster way, or by both ways where that is not known; both write the same result.
+        """Compute by the faster way, or by one or both where that is not known; both write the same result.
 
         Arguments:
             kind: what the times depend on.
@@ -78,33 +124,25 @@ class Rivals:
         return own() if taken else library()
 
     def _time(self, own: Callable[[], None], library: Callable[[], None], place: tuple[int, Hashable]) -> None:
-        presumed = self._presumed()
         if process.compiling():
             return library()
-        ways = (library, own) if presumed else (own, library)  # what is computed last is handed out
+        trial = self._trials.setdefault(place, _Trial(self._gain))
         clock = time.thread_time if place[0] == 1 else time.perf_counter  # others may want the processor
-        times: list[list[float]] = [[], []]
-        for compute in ways:  # makes ready what it needs
-            compute()
-        begin = clock()
-        for number in range(1, 1 + _MOST_PAIRS):
-            for way, compute in enumerate(ways):
-                start = clock()
-                compute()
-                times[way].append(clock() - start)
-            passed = clock() - begin
-            own_time, library_time = map(_typical, reversed(times) if presumed else times)
-            ratio = own_time / max(library_time, 1e-9)
-            close = self._gain / _CLOSE < ratio < self._gain * _CLOSE
-            if number >= _PAIRS and passed > (_LONGER if close else _SHORT):
-                break
-            if number >= _LEAST_PAIRS and passed > _LONG and not close:
-                break
-        return self._decide(place, ratio)
+        begin = start = clock()
+        while start - begin <= _SHORT:
+            way = trial.turn()
+            (own, library)[way]()
+            end = clock()
+            trial.times[way].append(end - start)
+            if trial.is_over():
+                return self._decide(place, trial.ratio)
+            start = clock()
+        return None
 
     def _decide(self, place: tuple[int, Hashable], ratio: float) -> None:
         threads, kind = place
         own_is_faster = self._taken[place] = ratio < self._gain
+        self._trials.pop(place, None)
         outcomes = self._known_outcomes[threads] = {
             **self._read(threads),
             **self._outcomes(threads),
@@ -132,6 +170,7 @@ class Rivals:
     def forget(self) -> None:
         """What this process knows; notes stay."""
         self._taken.clear()
+        self._trials.clear()
         self._known_outcomes.clear()
 
 
