@@ -199,7 +199,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
     kept = [("apart", i) if how == "output" and i in apart else (how, i) for how, i in kept]
     looked_up = {k: i for k, (how, i) in enumerate(kept) if how == "output" and i in itself - data}
     nodes, weak = cut.forward.placeholders, let_go(cut)
-    read = [one for one in zip(cut.arguments, cut.backward.inputs, cut.backward.placeholders) if one[0] in cut.saved]
+    read = [one for one in zip(cut.arguments, cut.backward.inputs, cut.backward.placeholders) if one[0].is_saved]
     return Plan(
         inputs=len(joint.forward_inputs),
         results=cut.results,
@@ -324,7 +324,7 @@ def _kept(cut: Partition, holders: dict[int, int], held: frozenset[int]) -> list
     for slot, node in zip(cut.arguments, cut.backward.placeholders):
         if slot.kind == "output" and slot.index in holders:
             kept.append(("input" if is_read_itself(node) else "data", holders[slot.index]))
-        elif slot in cut.saved:
+        elif slot.is_saved:
             kept.append(("data" if slot.index in held and slot.kind == "input" else slot.kind, slot.index))
     return kept
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import pytest
 import torch
 from torch import fx
 
@@ -9,6 +12,8 @@ from argand.autograd.partitioning.partition import partition
 from argand.autograd.tracing.gradients import records_gradients
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
+from argand.autograd.training import plan_of
+from argand.runtime.tape.plan import Slot
 
 
 def joint_of(fn: object, *inputs: torch.Tensor) -> JointProgram:
@@ -39,6 +44,20 @@ def test_what_is_made_of_an_input_is_kept_or_the_small_input_copied() -> None:
         "input",
         "output",
     ]  # read itself, and to make others again
+
+
+def test_what_is_saved_is_not_compared_with_all_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a network of a hundred layers that would take longer than to cut it."""
+    joint = joint_of(
+        lambda x, w: functools.reduce(lambda y, number: (y @ w[number]).sin(), range(30), x),
+        torch.randn(8, 8),
+        torch.randn(30, 8, 8, requires_grad=True),
+    )
+    cut = partition(joint)
+    compared: list[object] = []
+    monkeypatch.setattr(Slot, "__eq__", lambda one, other: compared.append(one) or one is other)
+    plan = plan_of(joint, cut)
+    assert len(plan.saved) == len(plan.kept) > 20 and not compared
 
 
 def test_grad_mode_decides_what_is_recorded() -> None:

@@ -62,7 +62,7 @@ class Partition:
 
     @property
     def saved(self) -> list[Slot]:
-        return [slot for slot in self.arguments if slot.kind in ("input", "data", "output")]
+        return [slot for slot in self.arguments if slot.is_saved]
 
 
 def partition(

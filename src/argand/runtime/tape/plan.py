@@ -45,6 +45,11 @@ class Slot:
     kind: Literal["input", "data", "output", "tangent", "value", "number"]
     index: int
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether the forward saves the value."""
+        return self.kind in ("input", "data", "output")
+
 
 @dataclass(frozen=True, slots=True)
 class Tangent:
