@@ -11,7 +11,14 @@ from argand.codegen.cpp import kernel, prelude
 
 @pytest.mark.parametrize(
     "lengths, most, parts",
-    [([9_000] * 5, 8, 0), ([60_000], 8, 0), ([20_000] * 6, 8, 4), ([20_000] * 6, 2, 2), ([20_000] * 6, 1, 0)],
+    [
+        ([4_000] * 5, 8, 0),
+        ([60_000], 8, 0),
+        ([5_000] * 5, 8, 2),
+        ([9_000] * 6, 8, 4),
+        ([20_000] * 6, 2, 2),
+        ([20_000] * 6, 1, 0),
+    ],
 )
 def test_as_many_parts_as_save_time(lengths: list[int], most: int, parts: int) -> None:
     texts = [f"void f{number}() {{}}  // {'x' * length}\n" for number, length in enumerate(lengths)]
