@@ -135,7 +135,6 @@ def wanted(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 def one(options: argparse.Namespace) -> None:
     """In the process of one program."""
-    sys.path.remove(str(Path(__file__).resolve().parent))  # bench/kernels.py is not what transformers asks for
     warnings.simplefilter("ignore")
     name, area = options.names[0], options.one[0]
     try:

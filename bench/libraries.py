@@ -459,7 +459,6 @@ def main() -> int:
     parser.add_argument("--one", nargs=2, metavar=("AREA", "SYSTEM"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        sys.path.remove(str(Path(__file__).resolve().parent))  # bench/kernels.py is not what transformers asks for
         warnings.simplefilter("ignore")
         try:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,8 +1,10 @@
-"""`bench/libraries.py`: when two systems' results count as equal."""
+"""`bench/libraries.py`: when two systems' results count as equal; what its scripts must not be called."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +38,13 @@ def test_other_results_are_compared_with_themselves(libraries: Any) -> None:
     assert (
         libraries.difference([torch.tensor(20.0), torch.tensor(1e-6)], [torch.tensor(20.0), torch.tensor(2e-6)]) > 0.9
     )
+
+
+def test_no_script_is_taken_for_a_package_that_transformers_looks_for() -> None:
+    """It would import argand with the model, and first calls would seem shorter than they are."""
+    package = importlib.util.find_spec("transformers")
+    if package is None or package.origin is None:
+        pytest.skip("transformers is not installed")
+    text = (Path(package.origin).parent / "utils" / "import_utils.py").read_text()
+    wanted = set(re.findall(r'_is_package_available\(\s*"(\w+)', text))
+    assert "kernels" in wanted and not wanted & {path.stem for path in BENCH.iterdir()}

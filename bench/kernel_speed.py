@@ -1,6 +1,6 @@
 """Generated CPU kernels against eager's ATen kernels: time, memory traffic and ratio.
 
-    python bench/kernels.py [--only REGEX] [--threads N] [--show]
+    python bench/kernel_speed.py [--only REGEX] [--threads N] [--show]
 
 Each line is one function on tensors of model-like sizes, compiled alone. "GB/s" counts inputs and outputs once.
 "ratio" is eager's time over ours: above 1 is faster. `--show` prints the generated code.
