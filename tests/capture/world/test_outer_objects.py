@@ -15,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import argand  # noqa: E402
+from argand.capture.world import pending_effects  # noqa: E402
 from helpers import collected as argand_events  # noqa: E402
 
 
@@ -408,3 +409,21 @@ def test_a_dict_with_parameters_and_names_as_keys():
     for state in (eager_state, our_state):
         del state[parameters[0]]
     assert text(ours(torch.ones(2))) == text(eager(torch.ones(2)))
+
+
+def test_nobody_asks_whether_a_tuple_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of many layers has hundreds: sizes, strides, paddings."""
+    asked: list[type] = []
+    real = pending_effects.is_as_made
+    monkeypatch.setattr(
+        pending_effects, "is_as_made", lambda state, entry: asked.append(type(entry.shadow)) or real(state, entry)
+    )
+    sizes, steps = (1, 2, 3), [4, 5]
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        steps.append(sum(sizes))
+        return x + max(sizes) + max(steps)
+
+    x = torch.ones(2)
+    assert argand.compile(f, backend="eager", fullgraph=True)(x).tolist() == [10.0, 10.0]
+    assert steps == [4, 5, 6] and list in asked and tuple not in asked

@@ -438,7 +438,8 @@ class CaptureState:
         self.shadow_origin[id(shadow)] = entry
         self._keep.append(shadow)
         if added is None:
-            self.effect_order.append(entry)
+            if type(shadow) is not tuple:  # which nobody changes
+                self.effect_order.append(entry)
         else:
             del self.additions[id(obj)]
             self.effect_order[self.effect_order.index(added)] = entry
