@@ -62,7 +62,7 @@ def test_an_entry_may_leave_its_frame_to_itself() -> None:
         return a + 1
 
     code = compile(
-        "def t(a):\n    ran.append('entry')\n    asked.append(prefer(unless))\n    return a + 1", "<t>", "exec"
+        "def t(a):\n    ran.append('entry')\n    asked.append(prefer(0, unless))\n    return a + 1", "<t>", "exec"
     )
     names = {
         "ran": ran,
@@ -87,4 +87,38 @@ def test_an_entry_may_leave_its_frame_to_itself() -> None:
     against[0] = 1
     assert _C.run_with_callback(callback, None, function, (1,)) == 2
     assert ran == ["entry", "own", "own", "entry"]
-    assert _C.prefer_original(None) is False  # called by no transformed code
+    assert _C.prefer_original(0, None) is False  # called by no transformed code
+
+
+def test_frames_are_left_to_themselves_by_the_sizes_that_vary() -> None:
+    """In powers of two; a size that is equal to another counts once, and a stride does not count."""
+    ran: list[int] = []
+    classes: list[int] = []
+
+    def own(n: int, m: int) -> int:
+        return -1
+
+    def runs(n: int, m: int) -> int:
+        classes.append(_C.size_class())
+        ran.append(n)
+        if n < 8:
+            assert _C.prefer_original(classes[-1], None)
+        return n
+
+    def callback(info: _C.FrameInfo) -> Any:
+        if info.code is not function.__code__:
+            return None
+        guards = _C.GuardTree()
+        for place in (0, 1):
+            node = guards.child(0, "local", place)
+            guards.check_expr((("slot", guards.slot(node, "int")), 0, "ge"))
+        code = compile("def t(n, m):\n    return runs(n, m)", "<t>", "exec").co_consts[0]
+        return _C.Entry(code, guards, None, graph=True, whole=True)
+
+    function = types.FunctionType(own.__code__.replace(), {"runs": runs})
+    calls = [(9, 9), (9, 9), (15, 8), (4, 4), (7, 7), (5, 6), (5, 6), (0, 0), (2**62, 2**61)]
+    results = [_C.run_with_callback(callback, None, function, call) for call in calls]
+    assert results == [9, 9, 15, 4, -1, 5, -1, 0, 2**62]
+    assert classes == [0, 4, 8, 3, 6, 0, 63]
+    with pytest.raises(TypeError):
+        _C.prefer_original(64, None)

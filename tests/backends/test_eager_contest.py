@@ -476,6 +476,49 @@ def test_frames_that_lose_run_as_if_argand_were_not_there(gradients: bool, monke
         assert torch.equal(compiled(torch.cat([x, x]))[:1], program(torch.cat([x, x]))[:1]) or left == 0
 
 
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.mm(x, weight) if x.shape[0] > 10 else torch.mm(weight, x.t())
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_each_power_of_two_of_a_size_is_compared_by_itself(gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames of small calls are left to themselves, those of large ones run compiled; results are eager's."""
+    compared: list[int] = []
+
+    def is_slower(contest: Any, args: Any, backward: bool) -> str:
+        compared.append(args[0].shape[0])
+        return "slower" if args[0].shape[0] < 16 else ""
+
+    monkeypatch.setattr(eager_contest.Contest, "is_slower", is_slower)
+    weight = torch.randn(4, 4, requires_grad=gradients)
+    compiled = argand.compile(lambda x, weight: product(x, weight), dynamic=True)
+    for size in (5, 13, 20) * 40:
+        x = torch.randn(size, 4)
+        result = compiled(x, weight)
+        assert torch.equal(result, product(x, weight))
+        if gradients:
+            wanted = torch.autograd.grad(product(x, weight).sum(), weight)
+            assert torch.equal(torch.autograd.grad(result.sum(), weight)[0], wanted[0])
+    assert sorted(compared) == [5, 5, 13, 13, 20]
+    own = {size: own_calls(compiled, "product", torch.randn(size, 4), weight) for size in (5, 6, 13, 15, 20, 31)}
+    assert own == {5: 1, 6: 1, 13: 1, 15: 1, 20: 0, 31: 0}
+
+
+def test_the_faster_is_chosen_at_each_power_of_two_of_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = lambda contest, args: eager_contest._Times(float(len(args[0])), 32.0)  # noqa: E731
+    monkeypatch.setattr(eager_contest.Contest, "_times", times)
+    monkeypatch.setattr(eager_contest.slow_kernels, "slowest", lambda *_: "none")
+    chosen: list[int] = []
+    monkeypatch.setattr(
+        eager_contest.Contest, "_eager", lambda _, x: (chosen.append(len(x)), (x.kthvalue(1).values,))[1]
+    )
+    compiled = argand.compile(lambda x: x.kthvalue(1).values, dynamic=True, options={"never_slower": True})
+    with pytest.warns(UserWarning, match="a compiled graph takes"):
+        for size in (10, 40) * 5:
+            assert torch.equal(compiled(x := torch.randn(size)), x.min())
+    assert set(chosen) == {10}
+
+
 def test_graphs_with_kernels_of_their_own_have_no_contest_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager_contest, "_GAINS", 0.0)
     compiled = argand.compile(lambda x: smallest(x) * 2)

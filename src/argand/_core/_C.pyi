@@ -174,10 +174,18 @@ def run_original(arguments: list[Any], after: Callable[[bool], object] | None, /
     For transformed code that has done nothing yet: the frame starts from the beginning.
     """
 
-def prefer_original(unless: Callable[[], object] | None, /) -> bool:
+def size_class() -> int:
+    """How large the call is whose guards held last, in whatever thread, from 0 to 63: for what is measured, not promised.
+
+    The sizes and ints that its guards compare, each counted once, in powers of two. 0 where they compare none, and in a
+    call that was captured.
+    """
+
+def prefer_original(size_class: int, unless: Callable[[], object] | None, /) -> bool:
     """From its next run on, the entry whose code calls this has the frame's own code run instead, with capture off.
 
     Args:
+        size_class: of the calls in which it does (`size_class`).
         unless: a function of C; whenever it gives anything but None the entry's code runs.
 
     False, and nothing changes, where the innermost transformed code on the stack is none of an entry that is `whole`.

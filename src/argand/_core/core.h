@@ -52,7 +52,7 @@ typedef struct Entry {
     bool graph;                 /* the code calls one */
     bool resumed;               /* the code goes on where a graph broke */
     bool whole;                 /* the frame's own code, with capture off, does the same */
-    bool outrun;                /* and is faster: it runs instead */
+    uint64_t outrun;            /* and is faster, in calls of these classes of sizes (bits): it runs instead */
     PyObject *unless;           /* but where this is true; or NULL */
     unsigned rounds;            /* how often it ran in a row without one of another kind in between */
     unsigned long long busy_at; /* entries that had called graphs by then */
@@ -151,7 +151,7 @@ typedef struct {
 extern PyTypeObject Rerun_Type;
 PyObject *rerun_ask(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 void rerun_done(PyObject *after, bool returned);
-PyObject *rerun_prefer(PyObject *module, PyObject *unless);
+PyObject *rerun_prefer(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 /* Whether the frame's own code, with capture off, is to run instead of an entry's. */
 bool rerun_preferred(Entry *entry);
 
@@ -166,6 +166,9 @@ int guard_tree_collect(PyObject *tree, const FrameView *view, PyObject **inputs)
 /* New reference: True or (index, label, detail); NULL with an exception outside Exception. */
 PyObject *guard_tree_explain(PyObject *tree, const FrameView *view);
 bool guard_tree_dead(PyObject *tree);
+#define NUM_SIZE_CLASSES 64
+/* How large the call is, in powers of two of the sizes that vary, whose guards held last, in whatever thread. */
+int guard_size_class(void);
 int state_is_set(PyObject *asked); /* 1 if it answers something but None now; 0, or -1 with an exception */
 
 /* ---- exact equality (equality.c) ------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@ from argand.autograd import wrap
 from argand.autograd.tracing.dynamic import trace_dynamic
 from argand.autograd.tracing.dynamic_joint import trace_joint_dynamic
 from argand.backends.compile_watchers import Compiler
-from argand.backends.training import compile_joint
+from argand.backends.training import beside, compile_joint
 from argand.config import config
 from argand.errors import AutogradError
 from argand.graph import time_limit
@@ -47,7 +47,9 @@ def compile_dynamic(
         if gradients:
             with events.span("trace_joint", "autograd", backend=backend):
                 joint = trace_joint_dynamic(gm, example_inputs, compiler.prepare)
-            return compile_joint(joint, compiler, otherwise=otherwise, graph=gm.forward, meta=gm.meta)
+            return compile_joint(
+                joint, compiler, otherwise=otherwise, graph=gm.forward, beside=beside(gm, example_inputs), meta=gm.meta
+            )
         with events.span("trace_dynamic", "autograd", backend=backend):
             program = trace_dynamic(gm, example_inputs, compiler.prepare)
         program.model = events.bus.number("model")

@@ -21,9 +21,11 @@ import torch
 from torch import Tag, fx
 
 from argand import events
+from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.backends import slow_kernels
 from argand.backends.small_graphs import small_graph
+from argand.config import config
 from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.devices import devices_of
@@ -73,9 +75,10 @@ def contested(
     if not choose and not _LEAST_ELEMENTS <= _elements(example_inputs) <= _MOST_ELEMENTS:
         return compiled
     contest = Contest(compiled, lazy_forward(gm), choose, kept, written)
+    settled_for, size_class = contest.settled.get, _C.size_class
 
     def call(*args: Any) -> Any:
-        return contest.current(*args)
+        return settled_for(size_class(), contest)(*args)
 
     return call if choose else same_recipe(call, compiled)
 
@@ -97,7 +100,12 @@ def unless_too_small(
         written: as `contested`'s.
     """
     calls = sum(1 for node in gm.graph.nodes if node.op.startswith("call"))
-    if calls > _SMALL_NODES or _elements(example_inputs) > _SMALL_ELEMENTS or not _comparable(gm, example_inputs):
+    if (
+        not config.tell_slower
+        or calls > _SMALL_NODES
+        or _elements(example_inputs) > _SMALL_ELEMENTS
+        or not _comparable(gm, example_inputs)
+    ):
         return compiled
     records, asked = has_backward is not None, has_backward or (lambda: False)
     contest = Contest(compiled, lazy_forward(gm), records, written=written)
@@ -125,26 +133,28 @@ class Contest:
     ) -> None:
         self.compiled, self.forward, self.choose = compiled, forward, choose
         self.kept, self.written = kept, written
-        self.calls = 0
-        self.current: Call = self._early
+        self.calls: dict[int, int] = {}
+        self.settled: dict[int, Call] = {}
 
-    def _early(self, *args: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
+        """A call of a size for which it was not decided yet."""
         if compat.saved_tensor_hooks_active():  # a checkpoint's: what is saved must be the same when it runs again
             return self.compiled(*args)
-        self.calls += 1
-        if self.calls < (_CHOOSE_AT if self.choose else _TELL_AT):
+        sizes = _C.size_class()
+        self.calls[sizes] = self.calls.get(sizes, 0) + 1
+        if self.calls[sizes] < (_CHOOSE_AT if self.choose else _TELL_AT):
             return self.compiled(*args)
-        self.current = self.compiled
+        self.settled[sizes] = self.compiled
         if not self.may_run(args):
             return self.compiled(*args)
         if not self.choose:
             begin = time.perf_counter()
             result = self.compiled(*args)
             if time.perf_counter() - begin >= _LEAST_SECONDS:
-                uncaptured(self._decide, args)
+                uncaptured(self._decide, args, sizes)
             return result
-        uncaptured(self._decide, args)
-        return self.current(*args)
+        uncaptured(self._decide, args, sizes)
+        return self.settled[sizes](*args)
 
     def _eager(self, *args: Any) -> Any:
         return (self.compiled if compat.saved_tensor_hooks_active() else self.forward)(*args)
@@ -166,11 +176,11 @@ class Contest:
         places = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
         return len(set(places)) == len(places)
 
-    def _decide(self, args: Sequence[Any]) -> None:
+    def _decide(self, args: Sequence[Any], sizes: int) -> None:
         with _unseen():
             times = self._times(args)
             if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
-                self._lost(times, args)
+                self._lost(times, args, sizes)
 
     def is_slower(self, args: Sequence[Any], backward: bool) -> str | None:
         """That a small graph is as fast by eager's kernels, in words; "" where it is not. None: it was not compared.
@@ -178,6 +188,8 @@ class Contest:
         Arguments:
             backward: gradients are computed, too.
         """
+        if _elements(args) > _SMALL_ELEMENTS:  # of a graph for many sizes
+            return ""
         if torch.are_deterministic_algorithms_enabled() or torch.is_autocast_enabled("cpu") or not self.may_run(args):
             return None
         return uncaptured(self._is_slower, args, backward)
@@ -193,9 +205,9 @@ class Contest:
             )
         return None
 
-    def _lost(self, times: _Times, args: Sequence[Any]) -> None:
+    def _lost(self, times: _Times, args: Sequence[Any], sizes: int) -> None:
         if self.choose:
-            self.current = self._eager
+            self.settled[sizes] = self._eager
         kernel = slow_kernels.slowest(lambda: self._run(self.compiled, args), lambda: self._run(self.forward, args))
         text = (
             f"a compiled graph takes {times.compiled * 1e3:.3g} ms a call, eager's kernels take "

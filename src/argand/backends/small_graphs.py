@@ -3,7 +3,8 @@
 The first process that calls such a graph often enough compares, once no compiler runs beside it, and twice before it
 takes eager's kernels: what else the machine does counts, too. It tells later ones by an entry of the disk cache that is
 named after the backward's, or the program's: the key of that says what this depends on, the processor and the number of
-threads too. Where the graph is all that its frame does, the frame runs as if argand were not there.
+threads too. A graph for many sizes is compared at each power of two of what varies. Where the graph is all that its
+frame does, the frame runs as if argand were not there.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _EAGER, _COMPILED = b"eager", b"compiled"
 def small_graph(
     compiled: Call, graph: Call, key: Callable[[], str], compare: Compare, *, records: bool, stored: bool = False
 ) -> Call:
-    """`compiled`, until `compare` of the arguments of later calls says that `graph` is faster; and always where hooks
-    follow what is saved: a checkpoint compares that with what its second run saves.
+    """`compiled`, until `compare` of the arguments of later calls says that `graph` is faster for calls of their size;
+    and always where hooks follow what is saved: a checkpoint compares that with what its second run saves.
 
     Arguments:
         key: gives the key of the backward's entry, or of the program's.
@@ -40,46 +41,73 @@ def small_graph(
         records: the graph records gradients.
         stored: an earlier process has told of the graph, perhaps also which is faster.
     """
-    told = cache.find(_entry(key()), cache.OUTCOME) if stored else None
-    left = {_EAGER: _KNOWN_AT, _COMPILED: 0}.get(told or b"", _COMPARE_AT)
     followed = is_followed if records else None
-    current, known, is_described, slower_once = compiled, left != _COMPARE_AT, stored, False
+    undecided = _Undecided(compiled, graph, key, compare, followed, stored)
+    settled_for, size_class = undecided.settled.get, _C.size_class
 
     def parts() -> tuple[Any, ...]:
-        nonlocal is_described
         entry = key()  # there may be none: the forward is not kept, or a library cannot be
-        is_described = True
+        undecided.is_described = True
         return compiled, graph, entry, records
 
-    def decide(args: Sequence[Any]) -> None:
-        nonlocal left, current, slower_once
-        if not known and threads.working():
-            left = _COMPARE_AT
-            return
-        slower = "" if known else compare(args)
-        if slower and not slower_once:
-            left, slower_once = _COMPARE_AT, True
-            return
-        current = settled(graph) if slower or known else compiled
-        if current is not compiled:
-            _C.prefer_original(followed)
-        if slower:
-            events.emit("fallback", "backend", slower, reason=slower, scope="graph")
-        if is_described and not known and slower is not None:
-            cache.keep(_entry(key()), _EAGER if slower else _COMPILED, cache.OUTCOME)
-
     def call(*args: Any) -> Any:
-        nonlocal left
         if followed is not None and followed():
             return compiled(*args)
-        if left:
-            left -= 1
-            if not left:
-                decide(args)
-        return current(*args)
+        return settled_for(size_class(), undecided)(*args)
 
     return with_recipe(call, "small", parts)
 
 
-def _entry(key: str) -> str:
-    return cache.digest(f"eager beside {key}")
+class _Undecided:
+    """Calls of a small graph, until those of their size were compared. Arguments: as `small_graph`'s.
+
+    Fields:
+        settled: what is called, by size.
+        told: what an earlier process says, by size.
+        left: calls until it is decided, by size.
+        slower: sizes at which the compiled graph was slower once.
+    """
+
+    def __init__(
+        self, compiled: Call, graph: Call, key: Callable[[], str], compare: Compare, followed: Any, stored: bool
+    ) -> None:
+        self.compiled, self.graph, self.key, self.compare, self.followed = compiled, graph, key, compare, followed
+        self.is_described = self.stored = stored
+        self.settled: dict[int, Call] = {}
+        self.told: dict[int, bytes | None] = {}
+        self.left: dict[int, int] = {}
+        self.slower: set[int] = set()
+
+    def __call__(self, *args: Any) -> Any:
+        sizes = _C.size_class()
+        left = self.left.get(sizes)
+        if left is None:
+            self.told[sizes] = cache.find(_entry(self.key(), sizes), cache.OUTCOME) if self.stored else None
+            left = {_EAGER: _KNOWN_AT, _COMPILED: 1}.get(self.told[sizes] or b"", _COMPARE_AT)
+        self.left[sizes] = left - 1
+        if left == 1:
+            self._decide(sizes, args)
+        return self.settled.get(sizes, self.compiled)(*args)
+
+    def _decide(self, sizes: int, args: Sequence[Any]) -> None:
+        told = self.told[sizes]
+        if told is None and threads.working():
+            self.left[sizes] = _COMPARE_AT
+            return
+        slower = self.compare(args) if told is None else ""
+        if slower and sizes not in self.slower:
+            self.left[sizes] = _COMPARE_AT
+            self.slower.add(sizes)
+            return
+        eager = bool(slower) or told == _EAGER
+        self.settled[sizes] = settled(self.graph) if eager else self.compiled
+        if eager:
+            _C.prefer_original(sizes, self.followed)
+        if slower:
+            events.emit("fallback", "backend", slower, reason=slower, scope="graph")
+        if self.is_described and told is None and slower is not None:
+            cache.keep(_entry(self.key(), sizes), _EAGER if slower else _COMPILED, cache.OUTCOME)
+
+
+def _entry(key: str, sizes: int) -> str:
+    return cache.digest(f"eager beside {key} at {sizes}")

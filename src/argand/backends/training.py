@@ -62,10 +62,14 @@ def compile_training(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler
     """
     joint, cut = _by_layers(gm, example_inputs, compiler) or (_traced(gm, example_inputs, compiler), None)
     graph = lazy_forward(gm)
-    beside: Beside | None = None
-    if compiler.backend == "native" and config.tell_slower and not joint.spent:
-        beside = functools.partial(unless_too_small, gm=gm, example_inputs=example_inputs)
-    return compile_joint(joint, compiler, otherwise=graph, graph=graph, beside=beside, meta=gm.meta, cut=cut)
+    return compile_joint(
+        joint, compiler, otherwise=graph, graph=graph, beside=beside(gm, example_inputs), meta=gm.meta, cut=cut
+    )
+
+
+def beside(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Beside:
+    """What compares a graph that records gradients with eager's kernels, if it is small."""
+    return functools.partial(unless_too_small, gm=gm, example_inputs=example_inputs)
 
 
 def _traced(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> JointProgram:
@@ -166,7 +170,7 @@ def compile_joint(
         recorded = heeding_hooks(by_eager_if_mostly_twice(recorded, graph, again), graph, True)
     if joint.enables_grad:
         return under_grad(recorded)
-    if beside is not None and not cut.seeds and not draws(joint.program):
+    if beside is not None and backend == "native" and not (joint.spent or cut.seeds or draws(joint.program)):
         recorded = beside(recorded, has_backward=backward.is_compiled, key=key)
     if cut.forward.leaves and otherwise is not None:  # of a call without gradients
         return with_tape(recorded, otherwise)

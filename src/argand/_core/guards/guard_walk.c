@@ -226,6 +226,33 @@ walk_or_replay(Walk *walk)
 #define STACK_SLOTS 32
 #define STACK_NUMBERS 32
 
+#define MOST_MEASURED 8
+static int last_size_class;
+
+/* How large a call is whose guards held: the different sizes and whole numbers that these compare, in bits. */
+static int
+measure(const Walk *walk)
+{
+    const Plan *plan = walk->tree->plan;
+    int bits = 0;
+    for (int i = 0; i < plan->num_numbers && i < MOST_MEASURED; i++) {
+        SlotKind kind = walk->tree->numbers[plan->numbers[i]].kind;
+        int64_t value = walk->numbers[plan->numbers[i]].i;
+        bool counts = (kind == SLOT_SIZE || kind == SLOT_INT) && value > 0;
+        for (int k = 0; k < i && counts; k++) {
+            counts = walk->numbers[plan->numbers[k]].i != value;
+        }
+        bits += counts ? 64 - __builtin_clzll((unsigned long long)value) : 0;
+    }
+    return bits < NUM_SIZE_CLASSES ? bits : NUM_SIZE_CLASSES - 1;
+}
+
+int
+guard_size_class(void)
+{
+    return last_size_class;
+}
+
 /* walk_or_replay with room for the numbers of this evaluation. */
 static int
 walk_with_numbers(Walk *walk)
@@ -233,6 +260,7 @@ walk_with_numbers(Walk *walk)
     int count = walk->tree->num_numbers;
     if (LIKELY(count == 0)) {
         walk->numbers = NULL;
+        last_size_class = 0;
         return walk_or_replay(walk);
     }
     Number on_stack[STACK_NUMBERS];
@@ -245,6 +273,7 @@ walk_with_numbers(Walk *walk)
         }
     }
     int status = walk_or_replay(walk);
+    last_size_class = status > 0 ? measure(walk) : last_size_class;
     if (UNLIKELY(walk->numbers != on_stack)) {
         PyMem_Free(walk->numbers);
     }
@@ -316,6 +345,7 @@ guard_tree_collect(PyObject *obj, const FrameView *view, PyObject **inputs)
 {
     GuardTree *tree = (GuardTree *)obj;
     *inputs = NULL;
+    last_size_class = 0; /* nothing is measured of the call that was captured */
     if (!Py_IS_TYPE(obj, &GuardTree_Type) || tree->num_collect == 0) {
         return 1;
     }

@@ -135,6 +135,12 @@ set_callback(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     return old;
 }
 
+static PyObject *
+size_class(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromLong(guard_size_class());
+}
+
 PyMethodDef hook_methods[] = {
     {"run_with_callback", (PyCFunction)(void (*)(void))run_with_callback, METH_FASTCALL,
      "run_with_callback(callback, key, fn, args=(), kwargs=None, /)\n--\n\n"
@@ -152,8 +158,10 @@ PyMethodDef hook_methods[] = {
      "call_in_place(fn, arguments, /)\n--\n\nAs call_with_list, without the calling frame on the stack meanwhile."},
     {"run_original", (PyCFunction)(void (*)(void))rerun_ask, METH_FASTCALL,
      "run_original(arguments, after, /)\n--\n\nFor transformed code to return: run the frame's own code instead."},
-    {"prefer_original", rerun_prefer, METH_O,
-     "prefer_original(unless, /)\n--\n\nFrom the next call on the frame's own code runs instead of the code that calls."},
+    {"prefer_original", (PyCFunction)(void (*)(void))rerun_prefer, METH_FASTCALL,
+     "prefer_original(size_class, unless, /)\n--\n\nThe frame's own code runs in later calls instead of the code that calls."},
+    {"size_class", size_class, METH_NOARGS,
+     "size_class()\n--\n\nHow large the call that began last is, by the sizes that vary."},
     {"new_frame", (PyCFunction)(void (*)(void))frame_new, METH_FASTCALL,
      "new_frame(code, globals, /)\n--\n\nA frame for tracebacks to show, which never runs."},
     {"set_exception_filter", set_exception_filter, METH_O,

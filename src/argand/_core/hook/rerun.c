@@ -47,10 +47,17 @@ rerun_done(PyObject *after, bool returned)
     put_exception(pending);
 }
 
-/* prefer_original(unless) */
+/* prefer_original(size_class, unless) */
 PyObject *
-rerun_prefer(PyObject *Py_UNUSED(module), PyObject *unless)
+rerun_prefer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
+    long size_class = nargs == 2 ? PyLong_AsLong(args[0]) : -1;
+    if (size_class < 0 || size_class >= NUM_SIZE_CLASSES) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "prefer_original takes a class of sizes and a function or None");
+        }
+        return NULL;
+    }
     Entry *entry = NULL;
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
     while (frame != NULL && entry == NULL) {
@@ -66,15 +73,15 @@ rerun_prefer(PyObject *Py_UNUSED(module), PyObject *unless)
     if (entry == NULL || !entry->whole) {
         Py_RETURN_FALSE;
     }
-    Py_XSETREF(entry->unless, unless == Py_None ? NULL : Py_NewRef(unless));
-    entry->outrun = true;
+    Py_XSETREF(entry->unless, args[1] == Py_None ? NULL : Py_NewRef(args[1]));
+    entry->outrun |= (uint64_t)1 << size_class;
     Py_RETURN_TRUE;
 }
 
 bool
 rerun_preferred(Entry *entry)
 {
-    if (LIKELY(!entry->outrun)) {
+    if (LIKELY(entry->outrun == 0) || (entry->outrun >> guard_size_class() & 1) == 0) {
         return false;
     }
     if (entry->unless == NULL) {
