@@ -4,9 +4,9 @@ Both are run a few times apart from that call: on copies of its arguments (where
 recorded), with gradients taken where the call records them (and added up nowhere), and with the random generator put
 back. So no effect is seen, and none is repeated: graphs of which that is not sure are never run twice. A graph that
 turns out slower is said to be so, once, with the kernel that loses most time; with `options={"never_slower": True}` it
-is then run by eager's kernels. So is, without being asked for, a graph of few small operations that gains less than 3 %
-and records gradients (the node that it puts on autograd's tape costs some ten microseconds, an operation of eager's two
-or three) or is calls of eager's kernels and nothing else.
+is then run by eager's kernels. So is, without being asked for, a graph of few small operations that gains less than
+3 %: a call of compiled code costs a microsecond or two, as one of eager's does, and where gradients are recorded the
+node that it puts on autograd's tape some ten more.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def unless_too_small(
     key: Callable[[], str],
     written: Sequence[bool] = (),
 ) -> Call:
-    """`compiled`, which records gradients or only calls eager's kernels, until the graph `gm` was found to be faster.
+    """`compiled`, where that is small, until the graph `gm` was found to be faster.
 
     Arguments:
         has_backward: whether the backward has been compiled: where it was not, nobody has asked for it, and forwards
@@ -108,7 +108,7 @@ def unless_too_small(
     ):
         return compiled
     records, asked = has_backward is not None, has_backward or (lambda: False)
-    contest = Contest(compiled, lazy_forward(gm), records, written=written)
+    contest = Contest(compiled, lazy_forward(gm), written=written)
     return small_graph(compiled, contest.forward, key, lambda args: contest.is_slower(args, asked()), records=records)
 
 
@@ -299,7 +299,7 @@ def _comparable(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
 
 
 def draws(program: AtenProgram) -> bool:
-    """Whether random numbers are drawn by torch's own generators."""
+    """Whether random numbers are drawn, by torch's own generators or from a seed of theirs."""
     seeded = (n for n in program.graph.nodes if Tag.nondeterministic_seeded in getattr(n.target, "tags", ()))
     return any(_dropped(node) != 0.0 for node in seeded)
 

@@ -39,7 +39,7 @@ from argand.graph.nodes.program import AtenProgram
 from argand.passes import AT_MANY_SIZES, run_passes
 from argand.runtime import cache, toolchain
 from argand.runtime.arena import arena_pool, kept_blocks
-from argand.runtime.host import HostCall, is_eagers
+from argand.runtime.host import HostCall
 from argand.runtime.stored_modules import key_of
 
 RECORDED_MODES = ("reduce-overhead", "max-autotune")
@@ -89,8 +89,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     def compile_noted(program: AtenProgram) -> HostCall:
         written.append(program.writes)
         call = compile_one(program)
-        eagers = program.kind == "inference" and is_eagers(call) and not draws(program)
-        calls.append(call if eagers else None)
+        calls.append(call if program.kind == "inference" and not draws(program) else None)
         return call
 
     prepare = functools.partial(run_passes, passes=AT_MANY_SIZES)
@@ -102,8 +101,11 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     choose = bool(asked.get("never_slower"))
     if not choose and not config.tell_slower:
         return compiled
-    if not choose and len(calls) == 1 and calls[0] is not None:
-        return unless_too_small(compiled, gm, example_inputs, None, functools.partial(key_of, calls[0]), written)
+    if not choose and len(calls) == 1 and calls[0] is not None and not (quantization or frozen):
+        key = functools.partial(key_of, calls[0])
+        either = unless_too_small(compiled, gm, example_inputs, None, key, written)
+        if either is not compiled:
+            return either
     return contested(compiled, gm, example_inputs, choose=choose, kept=frozen, written=written)
 
 

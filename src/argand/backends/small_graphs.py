@@ -1,4 +1,4 @@
-"""Small graphs that record gradients, or only call eager's kernels: left to eager where that was found to be faster.
+"""Small graphs: left to eager's kernels where these were found to be faster.
 
 The first process that calls such a graph often enough compares, once no compiler runs beside it, and twice before it
 takes eager's kernels: what else the machine does counts, too. It tells later ones by an entry of the disk cache that is

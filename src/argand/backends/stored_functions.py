@@ -67,7 +67,7 @@ def stored_small(
             has_backward = records and bool(backward_entries.read(key)["parts"])
         except CacheError:
             return None
-        return Contest(compiled, graph, records).is_slower(args, has_backward)
+        return Contest(compiled, graph).is_slower(args, has_backward)
 
     return small_graph(compiled, graph, lambda: key, compare, records=records, stored=True)
 

@@ -100,20 +100,9 @@ def execute(
     """`load_module`, in a module that is there."""
     module.__dict__["constants"] = dict(constants)
     exec(code_of(text, filename) if isinstance(text, str) else text, module.__dict__)
-    for table in filter(_is_table, list(module.__dict__)):
+    for table in [name for name in module.__dict__ if name == "kernels" or name.startswith("triton_kernels")]:
         for name in module.__dict__[table] if graph else ():
             label(module.__dict__[name], f"{graph}_{name}")
-
-
-def is_eagers(call: HostCall) -> bool:
-    """Whether a call of a host module is calls of eager's kernels, and nothing else."""
-    names = getattr(call, "__globals__", {})
-    return "constants" in names and not any(_is_table(name) for name in names)
-
-
-def _is_table(name: str) -> bool:
-    """Whether that is the name of a host module's kernels."""
-    return name == "kernels" or name.startswith("triton_kernels")
 
 
 @functools.cache
