@@ -66,6 +66,31 @@ def test_run_only_uses_entries_and_does_not_ask() -> None:
     assert len(rec.infos) == 2
 
 
+def test_entries_whose_objects_are_gone_are_dropped_where_nothing_is_compiled_any_more() -> None:
+    """No other call takes the time to find that they do not match."""
+
+    def f(x: Any) -> Any:
+        return ("eager", x)
+
+    def g(x: Any) -> Any:
+        return ("g", x)
+
+    classes = [type("Mine", (), {}) for _ in range(3)]
+    answers = iter([*(entry_for(g, type_guard(0, cls)) for cls in (int, *classes)), _C.RUN_ONLY])
+    rec = Recorder({f.__code__: lambda info: next(answers)})
+    for value in (1, *(cls() for cls in classes), "none"):
+        run(rec, f, value)
+    assert len(_C.code_entries(f.__code__)) == 4
+    kept = classes.pop()
+    del value, classes
+    rec.infos.clear()  # which hold the arguments
+    gc.collect()
+    for _ in range(100):
+        run(rec, f, "none")
+    assert len(_C.code_entries(f.__code__)) == 2 and not rec.infos
+    assert run(rec, f, 1)[0] == run(rec, f, kept())[0] == "g"
+
+
 @pytest.mark.parametrize("recursive", [False, True])
 def test_skip_code_holds_for_every_key(recursive: bool) -> None:
     def leaf() -> int:

@@ -196,6 +196,24 @@ move_to_front(CodeCache *cache, Entry *entry)
     }
 }
 
+#define MISSES_A_LOOK 8
+
+/* Where nothing is compiled any more, entries whose objects are gone, which never match again, are dropped one by one. */
+static int
+missed(CodeCache *cache, PyObject *key)
+{
+    if (cache_mode(cache, key) == MODE_RUN_ONLY && ++cache->misses % MISSES_A_LOOK == 0) {
+        Entry *entry = cache->head;
+        while (entry != NULL && !guard_tree_dead(entry->guards)) {
+            entry = entry->next;
+        }
+        if (entry != NULL) {
+            cache_remove(cache, entry);
+        }
+    }
+    return 0;
+}
+
 #define MAX_RESTARTS 4
 
 /* Functions may share their code and not their globals. */
@@ -237,36 +255,10 @@ cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **mat
             entry = next;
         }
         if (entry == NULL) {
-            return 0;
+            return missed(cache, key);
         }
     }
     return 0; /* the list never stood still: as good as a miss */
-}
-
-#define MOST_IDLE_ROUNDS 1000 /* at some 3 us each */
-static _Thread_local unsigned long long graphs_called;
-
-/* Whether an entry that is to run is one round more of a loop that Python runs, many rounds without a graph: then its
- * code is left alone from now on, and the rest of the loop runs as the program wrote it. */
-bool
-cache_idles(CodeCache *cache, Entry *entry)
-{
-    graphs_called += entry->graph;
-    if (LIKELY(entry->graph || !entry->resumed)) {
-        return false;
-    }
-    if (entry->busy_at != graphs_called) {
-        entry->busy_at = graphs_called;
-        entry->rounds = 0;
-    }
-    if (LIKELY(++entry->rounds < MOST_IDLE_ROUNDS) || cache->all_keys != MODE_NONE) {
-        return false;
-    }
-    if (cache_set_mode(cache, entry->key, MODE_SKIP) < 0) {
-        PyErr_Clear();
-        return false;
-    }
-    return true;
 }
 
 /* New list of strong references to the entries of a key (key NULL: all). */

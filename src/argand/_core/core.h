@@ -73,6 +73,7 @@ struct CodeCache {
     KeyMode *modes;
     int num_modes;
     unsigned version; /* changes whenever the entry list does */
+    unsigned misses;  /* while nothing is compiled any more */
     CodeMode all_keys;
     bool transformed; /* made by us: never captured */
     Entry *stands_for; /* of transformed code: the entry that was made last of it, while there is one; borrowed */
@@ -89,7 +90,6 @@ CodeMode cache_mode_slow(const CodeCache *cache, PyObject *key);
 int cache_set_mode(CodeCache *cache, PyObject *key, CodeMode mode);
 int cache_insert(CodeCache *cache, Entry *entry);
 /* 1: *found, and *inputs where its guards collect any, are new references; 0: nothing matches; -1: exception. */
-bool cache_idles(CodeCache *cache, Entry *entry);
 int cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **match, PyObject **inputs);
 /* New tuple of (index, label, detail); drops dead entries; *live counts the others, *wasted those dropped unused. */
 PyObject *cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t *live, Py_ssize_t *wasted);
@@ -152,6 +152,7 @@ extern PyTypeObject Rerun_Type;
 PyObject *rerun_ask(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 void rerun_done(PyObject *after, bool returned);
 PyObject *rerun_prefer(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+bool cache_idles(CodeCache *cache, Entry *entry);
 /* Whether the frame's own code, with capture off, is to run instead of an entry's. */
 bool rerun_preferred(Entry *entry);
 

@@ -93,3 +93,29 @@ rerun_preferred(Entry *entry)
     }
     return is_set == 0;
 }
+
+#define MOST_IDLE_ROUNDS 1000 /* at some 3 us each */
+static _Thread_local unsigned long long graphs_called;
+
+/* Whether an entry that is to run is one round more of a loop that Python runs, many rounds without a graph: then its
+ * code is left alone from now on, and the rest of the loop runs as the program wrote it. */
+bool
+cache_idles(CodeCache *cache, Entry *entry)
+{
+    graphs_called += entry->graph;
+    if (LIKELY(entry->graph || !entry->resumed)) {
+        return false;
+    }
+    if (entry->busy_at != graphs_called) {
+        entry->busy_at = graphs_called;
+        entry->rounds = 0;
+    }
+    if (LIKELY(++entry->rounds < MOST_IDLE_ROUNDS) || cache->all_keys != MODE_NONE) {
+        return false;
+    }
+    if (cache_set_mode(cache, entry->key, MODE_SKIP) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
