@@ -473,3 +473,10 @@ def test_arithmetic_on_sizes_that_raises_is_guarded(fn, dynamic):
     for rows in (3, 5, 2, 7, 4, 2, 6, 3):
         x = torch.randn(rows, 2)
         torch.testing.assert_close(compiled(x), fn(x))
+
+
+def test_sizes_that_an_earlier_call_had_unequal_share_no_symbol():
+    step = lambda x, y: (x.sum() + y, x * 2)  # noqa: E731
+    sizes = [(2, 5, 3), (2, 6, 3), (3, 3, 3), (4, 3, 3), (4, 5, 6), (7, 7, 7)]
+    calls_of(step, [(torch.randn(a, b), torch.randn(c)) for a, b, c in sizes], 4)
+    calls_of(step, [(torch.randn(a, a), torch.randn(a)) for a in (2, 3, 4)])

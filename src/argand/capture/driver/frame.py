@@ -336,7 +336,7 @@ class _Capture:
         elif self.region.data_sizes and self.region.dynamic is not False:
             state.data_sizes = True
         if self.region.dynamic is not False:
-            state.policy = Policy(self.known.history(self.region), self.region.dynamic)
+            state.policy = Policy(self.known.history(self.region), self.region.dynamic, self.memory.shapes)
         state.memory = self.memory
         return state
 

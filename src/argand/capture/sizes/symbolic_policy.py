@@ -26,6 +26,7 @@ _LIMIT = 1 << 62
 _RANGES = {"float": (None, None), -1: (None, -1), 0: (0, None)}
 """Of a float, or of an integer: negative or not."""
 _MISSING = object()
+_CAPTURES = 16  # whose sizes are remembered
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class History:
         varying: places seen with different values.
         moving: locals with numbers that vary, be they seen once (`moving_numbers`).
         fixed: numbers that the program turned out to need as constants.
+        shapes: sizes by source, of each of the last captures.
         values: contents of small tensors that were asked for; changing: those that vary (`record.held_values`).
         exact: everything is a constant: sizes come to DTensors.
     """
@@ -49,6 +51,7 @@ class History:
     varying: set[str] = field(default_factory=set)
     moving: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
+    shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
     values: dict[str, set[bytes]] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
     exact: bool = False
@@ -60,10 +63,13 @@ class Policy:
     Arguments:
         history: of the frame's code.
         dynamic: what `argand.compile(dynamic=...)` said (True or None).
+        shapes: of the inputs of this capture, as its attempts come to see them.
     """
 
-    def __init__(self, history: History, dynamic: bool | None) -> None:
+    def __init__(self, history: History, dynamic: bool | None, shapes: dict[str, tuple[int, ...]]) -> None:
         self.history = history
+        if not history.shapes or history.shapes[-1] is not shapes:
+            history.shapes = [*history.shapes[1 - _CAPTURES :], shapes]
         self.everything = dynamic is True or not config.assume_static_by_default
         self.automatic = self.everything or config.automatic_dynamic_shapes
 
@@ -76,6 +82,7 @@ class Policy:
             return {}
         shape = tuple(real.shape)
         self._watch(source, "size", self.history.sizes, shape)
+        self.history.shapes[-1][source.name()] = shape
         self._watch(source, "stride", self.history.strides, real.stride())
         static = own.get(directives.STATIC) or ()
         ranges: dict[int, tuple[int | None, int | None] | None] = {}
@@ -87,6 +94,15 @@ class Policy:
             elif self._varies(source, dim, self.everything and not module_owned):
                 ranges[dim] = None
         return ranges
+
+    def unequal(self, left: Place, right: Place) -> bool:
+        """Whether two sizes differed in one of the last captures."""
+        first, second = left.source.name(), right.source.name()
+        for shapes in self.history.shapes:
+            one, other = shapes.get(first, ())[left.dim :], shapes.get(second, ())[right.dim :]
+            if one and other and one[0] != other[0]:
+                return True
+        return False
 
     def strides(self, source: Source, real: torch.Tensor) -> frozenset[int]:
         """The dims of a graph input whose strides may be symbols of their own: they varied."""

@@ -65,7 +65,7 @@ class Dynamics:
         self.bounds = Bounds(self.table.kinds, self.table.maximum)
         self.bounded: set[tuple[Expr, torch.device]] = set()
         self._values: dict[Place, object] = {}
-        self._by_size: dict[int, Expr] = {}
+        self._by_size: dict[int, list[Sym]] = {}
         self._asserted = 0
         self._nodes: Nodes | None = None
         self.unbacked: Unbacked | None = None
@@ -101,13 +101,21 @@ class Dynamics:
                 memory.static.add(place)
                 return hint
         if same is None and place.what == "size" and place not in memory.marked:
-            same = self._by_size.get(hint)  # equal sizes are one symbol until a call shows otherwise
+            same = self._equal(place, hint)
         if same is not None:
             alias = Sym(name, None)
             self.places[alias] = place
             self.record(Relation("eq", alias, same))
             return same
         return self._new(place, hint, name, low, high, above)
+
+    def _equal(self, place: Place, hint: int) -> Sym | None:
+        """Equal sizes are one symbol until a call shows otherwise."""
+        policy = self.state.policy
+        for sym in self._by_size.get(hint, ()):
+            if policy is None or not policy.unequal(place, self.places[sym]):
+                return sym
+        return None
 
     def _new(self, place: Place, hint: Any, name: str, low: int | None, high: int | None, above: Value) -> object:
         memory = self.memory
@@ -125,7 +133,7 @@ class Dynamics:
         self.places[sym] = place
         narration.symbol(sym, place, hint, low, high)
         if place.what == "size":
-            self._by_size.setdefault(hint, sym)
+            self._by_size.setdefault(hint, []).append(sym)
         if low is not None and kind == "int":
             self.record(Relation("ge", sym, low))
         if high is not None:

@@ -66,6 +66,7 @@ class Memory:
         facts: conditions that probes must meet.
         asserted: conditions that operations of the program need, to be guarded.
         nearness: how often probes nearer to the call's own sizes were needed.
+        shapes: of the inputs, by source.
         copied: by name of an autograd.Function: the arguments that its forward writes to, and is given copies of.
     """
 
@@ -80,6 +81,7 @@ class Memory:
     asserted: list[Relation] = field(default_factory=list)
     learned: int = 0
     nearness: int = 0
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     copied: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def name(self, place: Place) -> str:
