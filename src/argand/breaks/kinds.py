@@ -280,7 +280,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "Write it with `forward` and `backward` alone: forward returns a tensor or a tuple of tensors, backward a "
         "gradient or None for each argument."),
     "autograd.Function returns its input": ("AG0125",
-        "Return a new tensor from forward, such as `x.view_as(x)` or `x.clone()`."),
+        "Return a new tensor from forward, such as `x.clone()`."),
     "function transform": ("AG0126", "Say `device=x.device` where the tensor is made."),
     "vmap": ("AG0127", "Check `in_dims`: one number or None for each argument, within its dimensions."),
     "random numbers in a function transform": ("AG0128", "Draw the numbers outside and pass them in."),

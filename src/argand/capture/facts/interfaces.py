@@ -407,7 +407,7 @@ class GraphBuilder(Protocol):
     outside: dict[int, int]
     written: set[int]
     staying: dict[int, GraphBreak]
-    passed_on: set[int]
+    passed_on: dict[int, frozenset[int]]
     rerun: object
     dual_level: Any
     writing: dict[fx.Node, list[object]]

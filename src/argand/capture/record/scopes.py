@@ -108,11 +108,14 @@ def placeholders_first(graph: fx.Graph) -> None:
 
 
 def not_passed_on(builder: GraphBuilder, outputs: Sequence[object]) -> list[object]:
-    """Results but those that an autograd.Function passed on and that are alone in their memory, which is no input's:
-    the transformed code passes them on in the same way."""
+    """Results but those that an autograd.Function passed on, or views of its arguments, and that are alone in their
+    memory, which is no input's: the transformed code passes them on in the same way."""
     tensors = [value for value in outputs if isinstance(value, torch.Tensor)] if builder.passed_on else []
     with torch._C.DisableTorchFunction():
-        places = Counter(map(storage_address, tensors))
-        alone = {id(each) for each in tensors if places[storage_address(each)] == 1}
-        alone -= {id(each) for each in tensors if storage_address(each) in builder.outside}
-    return [value for value in outputs if id(value) not in alone & builder.passed_on]
+        places = {id(each): builder.passed_on.get(id(each)) or {storage_address(each)} for each in tensors}
+    count = Counter(address for each in places.values() for address in each)
+    alone = {
+        which for which, each in places.items()
+        if builder.outside.keys().isdisjoint(each) and all(count[address] == 1 for address in each)
+    }  # fmt: skip
+    return [value for value in outputs if id(value) not in alone & builder.passed_on.keys()]

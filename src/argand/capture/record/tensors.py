@@ -111,7 +111,7 @@ class GraphBuilder:
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         asked: id of an input's stand-in whose value was told -> what notes that it varies.
         outside: storages of inputs' stand-ins -> those of the inputs; written: of inputs that the graph has written to.
-        staying: storage of stand-ins that the graph must not return -> the break that this is; passed_on: their ids.
+        staying: storage of stand-ins that are not to be returned -> the break that this is; passed_on: id -> storages.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
         dual_level: of forward-mode gradients, that captured code has entered (`higher_order.dual_levels.Level`).
         sharded: stand-ins of DTensors were made; layouts: of those that are inputs; local_parts: id of one
@@ -160,7 +160,7 @@ class GraphBuilder:
         self.outside: dict[int, int] = {}
         self.written: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
-        self.passed_on: set[int] = set()
+        self.passed_on: dict[int, frozenset[int]] = {}
         self.rerun: object = None
         self.dual_level: Any = None
         self.sharded = False

@@ -145,6 +145,26 @@ def returned_of_a_result(x: T, y: T) -> Any:
     return Doubled.apply(x.sin() * 2), y * 2
 
 
+def view_returned_of_a_result(x: T, y: T) -> Any:
+    return Reversed.apply(x.sin() * 2), y * 2
+
+
+def view_and_what_it_is_of(x: T, y: T) -> Any:
+    z = x * 2
+    return Reversed.apply(z), z[1:]
+
+
+def views_of_views_of_an_input(x: T, y: T) -> Any:
+    return Reversed.apply(Reversed.apply(x)) if x.requires_grad else x
+
+
+def view_of_what_is_written(x: T, y: T) -> Any:
+    z = x * 2
+    view = Reversed.apply(z)
+    z.add_(1)
+    return view, y * 2
+
+
 def returned_of_several(x: T, y: T) -> Any:
     same = Stitched.apply(x * 2, (y * 3).exp())
     return same, same + 1, Doubled.apply(x.exp())
@@ -270,6 +290,7 @@ ONE_GRAPH = [
     several,
     without_gradients,
     returned_of_a_result,
+    view_returned_of_a_result,
     returned_of_several,
     written_by_a_function,
     written_twice,
@@ -278,7 +299,7 @@ ONE_GRAPH = [
     written_without_history,
 ]
 OTHERS = [written_input, written_after_it_was_saved, written_leaf, returned, of_a_result, several_alone, base_is_written, written, input_is_written, twice,
-          reversed_and_returned, checkpointed, base_with_history_is_written, written_without_gradients, view_is_written_without_gradients]  # fmt: skip
+          view_and_what_it_is_of, views_of_views_of_an_input, view_of_what_is_written, reversed_and_returned, checkpointed, base_with_history_is_written, written_without_gradients, view_is_written_without_gradients]  # fmt: skip
 
 
 def outcome(program: Callable[..., Any], grads: tuple[bool, bool]) -> Any:
@@ -317,10 +338,11 @@ def test_as_eager(program: Callable[..., Any], backend: str, grads: tuple[bool, 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_what_is_passed_on_is_not_written_to(backend: str) -> None:
-    for program in (returned_of_a_result, argand.compile(returned_of_a_result, backend=backend, fullgraph=True)):
-        same, _ = program(torch.ones(3, requires_grad=True), torch.ones(3))
-        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
-            same.add_(1)
+    for program in (returned_of_a_result, view_returned_of_a_result):
+        for system in (program, argand.compile(program, backend=backend, fullgraph=True)):
+            same, _ = system(torch.ones(3, requires_grad=True), torch.ones(3))
+            with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+                same.add_(1)
 
 
 class Noted(torch.autograd.Function):

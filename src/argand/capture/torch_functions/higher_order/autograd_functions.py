@@ -203,7 +203,7 @@ def _returns_input(what: str) -> errors.GraphBreak:
         "autograd.Function returns its input", what,
         f"{what} returns its input itself, and the graph is to return that, or marks a tensor as written to that is "
         "not, or may not be: autograd treats such results in a special way.",
-        "Return a new tensor from forward, such as x.view_as(x) or x.clone().",
+        "Return a new tensor from forward, such as x.clone().",
     )  # fmt: skip
 
 
@@ -270,7 +270,7 @@ class _Captured:
             if not self._given(before):
                 vars(after).update(tensor_attributes.written(before))
             if after.requires_grad and self._is_view(before):
-                self._stays_inside(after, self._given(before))
+                self._stays_inside(after, before)
         rebuilt = tuple([
             after if before is out else async_collective_tensors.dress_waiting(state, after, type(out))
             for out, before, after in zip(returned, outputs, rebuilt)
@@ -415,20 +415,19 @@ class _Captured:
             tensors = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
             return any(dtensors.storages_of(result) & dtensors.storages_of(arg) for arg in tensors)
 
-    def _stays_inside(self, shown: torch.Tensor, given: bool) -> None:
-        """Note a view with a history of its own: a graph that returns it would return a plain view instead.
-
-        Arguments:
-            given: it is an argument as it was given, which the transformed code can pass on in the same way.
-        """
-        interp = self.state.interpreter
+    def _stays_inside(self, shown: torch.Tensor, result: torch.Tensor) -> None:
+        """Note a view with a history of its own: a graph that returns it would return a plain view instead, but where
+        the transformed code can make one of it in the same way: eager's lies in one of the storages noted."""
+        interp, builder = self.state.interpreter, self.builder
         interp.born[id(shown)] = (shown, interp.number)
         leaving = _returns_input(self.what)
         leaving.needed = shown
-        if given:
-            self.builder.passed_on.add(id(shown))
         with torch._C.DisableTorchFunction():
-            self.builder.staying.update(dict.fromkeys(dtensors.storages_of(shown), leaving))
+            own, places = dtensors.storages_of(shown), dtensors.storages_of(result)
+            for earlier in builder.passed_on.values():
+                places |= earlier if places & earlier else set()
+            builder.passed_on[id(shown)] = frozenset(own | places)
+            builder.staying.update(dict.fromkeys(own, leaving))
 
     def _shown(self, tensor: torch.Tensor, result: torch.Tensor, differentiable: bool) -> torch.Tensor:
         """The stand-in for a result, of that or of a sibling; for an input that is returned, one that shares its
