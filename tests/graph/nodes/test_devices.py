@@ -44,3 +44,13 @@ PROGRAMS: dict[str, tuple[Any, Any, set[str]]] = {
 def test_devices_of(name: str) -> None:
     fn, x, expected = PROGRAMS[name]
     assert devices_of(fx.symbolic_trace(fn), [x]) == expected
+
+
+def test_autocast_names_a_device_of_no_tensor() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    entered = graph.call_function(torch.amp.autocast_mode._enter_autocast, ("cuda", torch.float16, False, True))
+    result = graph.call_function(torch.sin, (x,))
+    graph.call_function(torch.amp.autocast_mode._exit_autocast, (entered,))
+    graph.output(result)
+    assert devices_of(fx.GraphModule({}, graph), [torch.ones(2)]) == {"cpu"}

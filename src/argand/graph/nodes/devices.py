@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.amp.autocast_mode import _enter_autocast
 
 from argand.graph.nodes.meta import attribute
 
@@ -41,7 +42,7 @@ def _named_devices(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
             yield from (t.device.type for t in (*module.parameters(), *module.buffers()))
         elif node.op == "call_method" and _is_device(str(node.target)):  # x.cuda(), x.xpu()
             yield torch.device(str(node.target)).type
-        elif node.op in ("call_function", "call_method"):
+        elif node.op in ("call_function", "call_method") and node.target is not _enter_autocast:  # of no tensor
             yield from _named(node)
 
 
