@@ -32,6 +32,8 @@ def test_sums(dtype):
     check(torch.any, x, loops_only=True)
     check(torch.all, x, loops_only=True)
     check(torch.count_nonzero, x, loops_only=True)
+    for total in (torch.sum, torch.prod, torch.nansum):
+        check(lambda a: (total(a, -1, dtype=torch.bool), total(a, (0)), total(a + 1, 0, dtype=torch.bool)), x)
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d is not torch.bool])

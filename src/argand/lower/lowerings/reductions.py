@@ -69,7 +69,7 @@ def reduced(
 
 @lowers(aten.sum.default, aten.sum.dim_IntList)
 def sum_(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    return reduced(ctx, x, all_or(dims, x.ndim), "sum", dtype=accumulator(ctx, x))
+    return _total(ctx, x, all_or(dims, x.ndim), "sum")
 
 
 def accumulator(ctx: Context, x: Tensor) -> torch.dtype:
@@ -81,7 +81,14 @@ def accumulator(ctx: Context, x: Tensor) -> torch.dtype:
 
 @lowers(aten.prod.default, aten.prod.dim_int)
 def prod(ctx: Context, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    return reduced(ctx, x, all_or(dim, x.ndim), "prod", dtype=accumulator(ctx, x))
+    return _total(ctx, x, all_or(dim, x.ndim), "prod")
+
+
+def _total(ctx: Context, x: Tensor, dims: Sequence[int], kind: str) -> Tensor:
+    """A sum or product; of bools, as which they were asked for, whether any or every one is true."""
+    if ctx.val.dtype is torch.bool:
+        return truth(ctx, x, dims, every=kind == "prod", val=ctx.val)
+    return reduced(ctx, x, dims, kind, dtype=accumulator(ctx, x))
 
 
 @lowers(aten.mean.default, aten.mean.dim)
@@ -258,8 +265,9 @@ def nansum(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False, *, 
     def before(ops: Recorder, value: Value, index: Index) -> Value:
         return ops.where(ops.isnan(value), ops.constant(0.0, value.dtype), value)
 
-    kind = before if is_float(x) else None
-    return reduced(ctx, x, all_or(dims, x.ndim), "sum", dtype=accumulator(ctx, x), before=kind)
+    if not is_float(x):
+        return _total(ctx, x, all_or(dims, x.ndim), "sum")
+    return reduced(ctx, x, all_or(dims, x.ndim), "sum", dtype=accumulator(ctx, x), before=before)
 
 
 @lowers(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
