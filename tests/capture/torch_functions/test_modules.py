@@ -109,3 +109,33 @@ def test_module_made_inside_after_dynamo_was_imported() -> None:
     model = Containers()
     compiled = argand.compile(model, backend="eager", fullgraph=True)
     assert_same(copy.deepcopy(model)(X), compiled(X))
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, pair: dict[str, torch.Tensor], scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"sum": self.norm(self.layer(pair["x"])) * scale, "y": pair["y"].cos()}
+
+
+def test_exported_programs() -> None:
+    """What was exported is captured with its checks of the inputs, which raise as eager's."""
+    batch = torch.export.Dim("batch", min=2, max=8)
+
+    def inputs(count: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        torch.manual_seed(count)
+        return {"x": torch.randn(count, 4), "y": torch.randn(2)}, torch.randn(count, 1)
+
+    sizes = {"pair": {"x": {0: batch}, "y": None}, "scale": {0: batch}}
+    exported = torch.export.export(Named(), inputs(3), dynamic_shapes=sizes)
+    module, twin = exported.module(), exported.module()
+    compiled = argand.compile(module, backend="eager", fullgraph=True)
+    for count in (3, 4, 5):
+        want, got = twin(*inputs(count)), compiled(*inputs(count))
+        assert list(got) == list(want)
+        torch.testing.assert_close([*got.values(), *module.buffers()], [*want.values(), *twin.buffers()])
+    for call in (twin, compiled):
+        with pytest.raises(AssertionError, match="Guard failed"):
+            call(*inputs(9))

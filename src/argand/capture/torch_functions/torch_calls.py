@@ -173,6 +173,7 @@ _PLAIN_PYTHON = frozenset((
     "torch.distributed.tensor._dtensor_spec", "torch.distributed.tensor.experimental._func_map",
     "torch.distributed.tensor.placement_types",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+    "torch.export._unlift", "torch.export._tree_utils", "torch.fx._pytree",
 ))  # fmt: skip
 """Within those, modules with helpers of programs (index functions of attention masks, `torch.compiler.wrap_numpy`,
 collectives, hooks of parallel layers): interpreted."""

@@ -110,6 +110,8 @@ def _kept_from_torchs_compiler(state: CaptureState, fn: Function, args: Args, kw
 
 
 CODES["_compile.py:_disable_dynamo.<locals>.inner"] = _kept_from_torchs_compiler
+for _name in ("__enter__", "__exit__"):  # settings of torch's own compiler
+    CODES[f"decorators.py:DynamoConfigPatchProxy.{_name}"] = lambda *_: None
 handler(directives.mark_step_begin)(_answer(None))
 enter_rows({
     # what does not change in a process, or is guarded as it was at the frame's entry (`modes.guard_functions`)
