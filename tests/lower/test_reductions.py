@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from lowering_helpers import check
 
+import argand
+
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 
 
@@ -32,8 +34,19 @@ def test_sums(dtype):
     check(torch.any, x, loops_only=True)
     check(torch.all, x, loops_only=True)
     check(torch.count_nonzero, x, loops_only=True)
-    for total in (torch.sum, torch.prod, torch.nansum):
-        check(lambda a: (total(a, -1, dtype=torch.bool), total(a, (0)), total(a + 1, 0, dtype=torch.bool)), x)
+
+
+def test_totals_as_bools():
+    """Of the compiled kernels: 8-bit numbers would be added up, 2 of which are no bool."""
+
+    def totals(*given):
+        rows = [(x, dim) for x in given for dim in (-1, 0)]
+        return [total(x, dim, dtype=torch.bool) for total in (torch.sum, torch.prod, torch.nansum) for x, dim in rows]
+
+    inputs = [sample(dtype, 5, 19) % 3 for dtype in (torch.int64, torch.int32, torch.uint8)]
+    inputs += [sample(torch.bool, 5, 19), sample(torch.float32, 5, 19).clamp(0)]
+    results = argand.compile(totals, backend="native", fullgraph=True)(*inputs)
+    assert all(torch.equal(got, want) for got, want in zip(results, totals(*inputs)))
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d is not torch.bool])
