@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import argand
+from argand.capture.driver.explain import Findings
 
 
 def whole(fn: Any) -> Any:
@@ -198,3 +200,23 @@ def test_gradients_that_there_are_not_stay_none(backend: str) -> None:
         assert y.grad is None
         sides.append(x.grad)
     torch.testing.assert_close(sides[0], sides[1])
+
+
+def test_events_are_written_by_one_call(tmp_path: Path) -> None:
+    """The writer's own functions run as they are, and none of what they call is captured."""
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        writer.add_scalar("one", 1.0, 0)
+        writer.add_histogram("many", x, 0)
+        return y + 1
+
+    findings = Findings()
+    with findings.listening():
+        assert torch.equal(argand.compile(f, backend="eager")(torch.ones(3)), f(torch.ones(3)))
+    assert [reason.id for reason in findings.breaks] == ["AG0105", "AG0105"]
+    writer.close()

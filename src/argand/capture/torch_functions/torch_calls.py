@@ -148,6 +148,7 @@ _BREAK_MODULES: dict[str, str] = {
     ),
     "torch.nn.parallel": "what spreads a module over processes runs eagerly; the module in it is captured",
     "torch.utils.data": "data loading is not captured",
+    "torch.utils.tensorboard": "writing files is not captured",
     "torch.multiprocessing": "starting processes is not captured",
     "torch.serialization": "reading and writing files is not captured",
     "torch.autograd.gradcheck": "derivatives taken inside the compiled function are not captured",

@@ -145,13 +145,14 @@ _LAZY = os.path.join(_TORCH, "nn", "modules", "lazy.py")
 _DDP = os.path.join(_TORCH, "nn", "parallel", "distributed.py")
 _DISPATCH = "__torch_dispatch__"
 _COMPILER = tuple(os.path.join(_TORCH, name) + os.sep for name in ("_dynamo", "_inductor", "_functorch", "_export"))
-_COMPILER += (os.path.join(_TORCH, "fx", "_symbolic_trace.py"),)
+_COMPILER += (os.path.join(_TORCH, "fx", "_symbolic_trace.py"), os.path.join(_TORCH, "utils", "tensorboard") + os.sep)
 
 
 def with_callees(code: types.CodeType) -> bool:
     """Whether what this code calls is not captured either: imports, what sets up lazy modules, what an operation on a
     subclass of tensors does when it runs, torch.fx's tracer, what DistributedDataParallel does around its module's
-    forward, and torch's own compiler, which compiles or leaves alone what it calls by its own rules."""
+    forward, what writes TensorBoard's files, and torch's own compiler, which compiles or leaves alone what it calls by
+    its own rules."""
     filename = code.co_filename
     if filename.startswith("<frozen importlib") or filename == _LAZY or code.co_name in ("<module>", _DISPATCH):
         return True
