@@ -1,5 +1,7 @@
 """Images and signals in other sizes, and the gradients of that."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,6 +72,12 @@ def test_corners_and_factors(mode, layout):
     same(lambda x: F.interpolate(x, (1, 20), mode=mode, align_corners=True), x)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_a_factor_that_changes_no_size(mode):
+    """Eager's positions are the factor's, where it does not take the elements as they are."""
+    check(lambda x: F.interpolate(x, scale_factor=1.3, mode=mode), torch.randn(1, 2, 3, 3))
+
+
 def test_positions_in_long_rows_are_eagers():
     for size in (999, 1777, 3001):
         x = torch.randn(1, 2, 1000, 1).to(memory_format=torch.channels_last)
@@ -110,6 +118,30 @@ def test_gradients_on_several_threads():
                 same(lambda x, mode=mode: F.interpolate(x, scale_factor=3, mode=mode), one)
     finally:
         torch.set_num_threads(before)
+
+
+def test_gradients_of_enlargements_are_loops():
+    """Also of rows that are looked up, with numbers that are none, and factors that sizes do not tell."""
+    aten = torch.ops.aten
+    linear, bilinear = aten.upsample_linear1d_backward.default, aten.upsample_bilinear2d_backward.default
+    bicubic, trilinear = aten.upsample_bicubic2d_backward.default, aten.upsample_trilinear3d_backward.default
+    nearest, exact = aten.upsample_nearest2d_backward.default, aten._upsample_nearest_exact2d_backward.default
+    calls = [
+        (bilinear, (1, 2, 5, 3), (6, 7), False), (bilinear, (1, 1, 4, 1), (4, 10), True),
+        (bilinear, (1, 2, 3, 2), (7, 3), False, 2.5, 1.7), (bicubic, (1, 1, 3, 4), (5, 6), False),
+        (bicubic, (1, 1, 2, 3), (4, 3), True), (linear, (1, 2, 3), (30,), False),
+        (trilinear, (1, 1, 2, 1, 2), (3, 2, 4), False), (nearest, (1, 2, 3, 3), (5, 4)), (exact, (1, 2, 3, 3), (5, 4)),
+        (bicubic, (1, 1, 3, 3), (3, 3), False, 1.3, 1.3), (exact, (1, 1, 3, 3), (3, 3), 1.3, 1.3),
+    ]  # fmt: skip
+    for turn, dtype in enumerate((torch.float32, torch.float64)):
+        values = [torch.randn(*size[:2], *out, dtype=dtype) for _, size, out, *_ in calls]
+        for value in values[turn::2]:
+            value[0, 0].view(-1)[0], value[-1, -1].view(-1)[-1] = math.inf, math.nan
+        check(
+            lambda *values: [op(g, out, size, *rest) for g, (op, size, out, *rest) in zip(values, calls)],
+            *values,
+            loops_only=True,
+        )
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])

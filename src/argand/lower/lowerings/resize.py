@@ -15,19 +15,21 @@ from typing import Any
 import torch
 
 from argand.graph.sizes.expr import Const, Expr, as_int, exact_divide, sum_of
+from argand.graph.sizes.symbolic import strided_meta
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
+from argand.lower.layout import dense_like
 from argand.lower.lowerings.places.scatters import ACCUMULATED, refuse_unordered
 from argand.lower.lowerings.pointwise import is_float, refuse
 from argand.lower.lowerings.shape import moved
-from argand.lower.recorder import Recorder
+from argand.lower.recorder import Recorder, index_of
 from argand.lower.registry import NoLowering, Rule, lowers
 from argand.lower.tensor import Index, Tensor
 from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 
-Tap = tuple[Expr, "Value | None"]  # a position in a dimension, and its weight (None: 1)
+Tap = tuple[Value, "Value | None"]  # a place in a dimension, and its weight (None: 1)
 
 
 def _rounded(number: float, math: torch.dtype) -> float:
@@ -64,37 +66,42 @@ class Axis:
             return ops.mul(at, scale)
         return ops.fma(ops.add(at, self._number(ops, 0.5)), scale, self._number(ops, -0.5))
 
-    def _at(self, ops: Recorder, position: Value) -> Expr:
+    def _inside(self, ops: Recorder, position: Value) -> Value:
         """A whole position, moved into the dimension."""
         last = ops.constant(self.size - 1, torch.int32)
-        inside = ops.minimum(ops.maximum(position, ops.constant(0, torch.int32)), last)
-        return ops.indirect_var(ops.to_dtype(inside, torch.int64), Const(self.size), False)
+        return ops.minimum(ops.maximum(position, ops.constant(0, torch.int32)), last)
+
+    def at(self, ops: Recorder, place: Value) -> Expr:
+        """A place in the dimension, to read there."""
+        known = index_of(place)
+        return ops.indirect_var(ops.to_dtype(place, torch.int64), Const(self.size), False) if known is None else known
 
     def nearest(self, ops: Recorder, out: Expr) -> list[Tap]:
         """The element that eager takes for `out`."""
         if self.size == self.count:
-            return [(out, None)]
+            return [(ops.index_expr(out, torch.int64), None)]
         source = ops.mul(ops.index_expr(out, self.math), self._number(ops, self.scale))
-        return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int32)), None)]
+        return [(self._inside(ops, ops.to_dtype(ops.floor(source), torch.int32)), None)]
 
     def nearest_exact(self, ops: Recorder, out: Expr) -> list[Tap]:
         """The element whose middle is nearest."""
-        if self.size == self.count:
-            return [(out, None)]
+        if self.size == self.count and self.scale == 1.0:
+            return [(ops.index_expr(out, torch.int64), None)]
         middle = ops.add(ops.index_expr(out, self.math), self._number(ops, 0.5))
         source = ops.mul(middle, self._number(ops, self.scale))
-        return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int32)), None)]
+        return [(self._inside(ops, ops.to_dtype(ops.floor(source), torch.int32)), None)]
 
     def linear(self, ops: Recorder, out: Expr) -> list[Tap]:
         """The two neighbours and their weights; where a dimension stays, one twice: infinity times 0 is NaN."""
         if self.size == self.count:
-            return [(out, None), (out, self._number(ops, 0.0))]
+            place = ops.index_expr(out, torch.int64)
+            return [(place, None), (place, self._number(ops, 0.0))]
         source = ops.maximum(self._source(ops, out), self._number(ops, 0.0))
         low = ops.minimum(ops.to_dtype(source, torch.int32), ops.constant(self.size - 1, torch.int32))
         part = ops.sub(source, ops.to_dtype(low, self.math))
         part = ops.minimum(ops.maximum(part, self._number(ops, 0.0)), self._number(ops, 1.0))
-        high = ops.add(low, ops.constant(1, torch.int32))
-        return [(self._at(ops, low), ops.sub(self._number(ops, 1.0), part)), (self._at(ops, high), part)]
+        high = self._inside(ops, ops.add(low, ops.constant(1, torch.int32)))
+        return [(low, ops.sub(self._number(ops, 1.0), part)), (high, part)]
 
     def cubic(self, ops: Recorder, out: Expr) -> list[Tap]:
         """Four neighbours and their weights (Keys' kernel, A = -0.75)."""
@@ -109,7 +116,7 @@ class Axis:
             self._near(ops, beside),
             self._far(ops, ops.sub(two, part)),
         ]
-        steps = [self._at(ops, ops.add(first, ops.constant(step, torch.int32))) for step in (-1, 0, 1, 2)]
+        steps = [self._inside(ops, ops.add(first, ops.constant(step, torch.int32))) for step in (-1, 0, 1, 2)]
         return list(zip(steps, weights))
 
     def _near(self, ops: Recorder, x: Value) -> Value:
@@ -124,6 +131,7 @@ class Axis:
 
 
 Taps = Callable[[Axis, Recorder, Expr], list[Tap]]
+UNROLLED = 8  # elements that an element is part of, along one dimension, which a loop body reads one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +142,13 @@ class Mode:
         taps: the elements that an element is made of, along one dimension.
         has_corners: the op's arguments say where the corners are.
         nearest: 0 for interpolations; else what is added to a position before it is rounded down, doubled, and 1.
+        reach: how many places on either side of its source an element is made of; 0 for the nearest.
     """
 
     taps: Taps
     has_corners: bool
     nearest: int = 0
+    reach: int = 0
 
 
 def _axes(
@@ -189,7 +199,7 @@ def _points(ops: Recorder, axes: Sequence[Axis], taps: Taps, index: Index) -> It
         weight: Value | None = None
         for _, one in chosen:
             weight = one if weight is None else weight if one is None else ops.mul(weight, one)
-        yield tuple([at for at, _ in chosen]), weight
+        yield tuple([axis.at(ops, place) for axis, (place, _) in zip(axes, chosen)]), weight
 
 
 def _summed(ops: Recorder, x: Tensor, lead: Index, index: Index, axes: Sequence[Axis], taps: Taps) -> Value:
@@ -201,7 +211,7 @@ def _summed(ops: Recorder, x: Tensor, lead: Index, index: Index, axes: Sequence[
             return ops.to_dtype(x.load(ops, (*lead, *place)), math)
         total: Value | None = None
         for at, weight in taps(axes[number], ops, index[number]):
-            value = along(number + 1, (*place, at))
+            value = along(number + 1, (*place, axes[number].at(ops, at)))
             value = value if weight is None else ops.mul(value, weight)
             total = value if total is None else ops.add(total, value)
         assert total is not None
@@ -219,18 +229,18 @@ def _resized(rank: int, mode: Mode) -> Rule:
                 return enlarged
         refuse(not mode.nearest and not is_float(x), "interpolation of integers")
         axes = _axes(x.size[-rank:], outer[-rank:], mode, options, x.dtype)
-        few = x.dtype is torch.float64 and mode.taps is not Axis.cubic and axes[-1].count > axes[-1].size
+        few = x.dtype is torch.float64 and mode.reach < 2 and axes[-1].count > axes[-1].size
         refuse(few and as_int(x.stride[-1]) == 1 and _looks_up_rows(ctx), "rows of doubles")
         ctx.realise(x)
 
         def load(ops: Recorder, index: Index) -> Value:
             lead, inner = index[:-rank], index[-rank:]
             if mode.nearest:
-                place = [mode.taps(axis, ops, at)[0][0] for axis, at in zip(axes, inner)]
+                place = [axis.at(ops, mode.taps(axis, ops, at)[0][0]) for axis, at in zip(axes, inner)]
                 return x.load(ops, (*lead, *place))
             return ops.to_dtype(_summed(ops, x, lead, inner, axes, mode.taps), x.dtype)
 
-        taps = 1 if mode.nearest else (4 if mode.taps is Axis.cubic else 2) ** rank
+        taps = 1 if mode.nearest else (2 * mode.reach) ** rank
         return ctx.lazy(load, [x], cost=8 * rank + 3 * taps, count=10 * rank + 4 * taps)
 
     return rule
@@ -263,8 +273,83 @@ def _by_whole_factors(
     return moved(ctx, x, place)
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which elements after an element before is part of: `most` ones from `(element * step + first) // per` on."""
+
+    step: int
+    first: int
+    per: int
+    most: int
+
+
+def _window(axis: Axis, mode: Mode) -> Window:
+    """One that holds all that an element is part of, and few others."""
+    reach, last, slack = mode.reach, axis.size - 1, 1e-6 * (axis.size + 1)  # what positions may be off by
+    half = 0.5 * (mode.nearest - 1) if mode.nearest else 0.0 if axis.corners else 0.5
+    starts, ends = [axis.count] * axis.size, [-1] * axis.size
+    for out in range(axis.count):
+        source = (out + half) * axis.scale - (0.0 if mode.nearest else half)
+        source = max(source, 0.0) if reach == 1 else source
+        lowest = min(max(floor(source - slack) - max(reach - 1, 0), 0), last)
+        highest = min(max(floor(source + slack) + reach, 0), last)
+        for place in range(lowest, highest + 1):
+            starts[place], ends[place] = min(starts[place], out), max(ends[place], out)
+    step, per = (axis.count - 1, last) if axis.corners and last else (axis.count, axis.size)
+    begun = [(place, start) for place, start in enumerate(starts) if start < axis.count]
+    first = min((start + 1) * per - 1 - place * step for place, start in begun)  # the latest line that is below all
+    most = max(1 + end - (place * step + first) // per for place, end in enumerate(ends))
+    return Window(step, first, per, max(most, 1))
+
+
+def _handed(ops: Recorder, grad: Tensor, index: Index, dim: int, axis: Axis, taps: Taps, out: Expr) -> Value:
+    """What the element at `index` gets of the gradient of element `out` along a dimension: nothing, or parts of it."""
+    math = math_dtype(grad.dtype)
+    value = ops.index_expr(out, torch.int64)
+    inside = ops.logical_and(
+        ops.ge(value, ops.constant(0, torch.int64)), ops.lt(value, ops.constant(axis.count, torch.int64))
+    )
+    whole = ops.masked(inside, lambda: ops.to_dtype(grad.load(ops, (*index[:dim], out, *index[dim + 1 :])), math), 0.0)
+    total: Value | None = None
+    for place, weight in taps(axis, ops, out):
+        here = ops.logical_and(inside, ops.eq(place, ops.index_expr(index[dim], place.dtype)))
+        part = ops.where(here, whole if weight is None else ops.mul(whole, weight), ops.constant(0.0, math))
+        total = part if total is None else ops.add(total, part)
+    assert total is not None
+    return total
+
+
+def _gathered(ctx: Context, grad: Tensor, dim: int, axis: Axis, mode: Mode, last: bool) -> Tensor:
+    """The gradient where one dimension is as it was before: each element is handed its parts."""
+    window = _window(axis, mode)
+    size = (*grad.size[:dim], Const(axis.size), *grad.size[dim + 1 :])
+    meta = ctx.val if last else strided_meta(size, dense_like(size, grad.stride, ctx.hints), grad.dtype)
+    ctx.realise(grad)
+
+    def start(index: Index) -> Expr:
+        return (index[dim] * window.step + window.first) // window.per
+
+    if window.most > UNROLLED:
+
+        def body(ops: Recorder, reduce: Callable[[str, Value], Value], index: Index) -> Value:
+            *own, number = index
+            out = ops.simplifier.simplify(start(own) + number)
+            return ops.to_dtype(reduce("sum", _handed(ops, grad, own, dim, axis, mode.taps, out)), grad.dtype)
+
+        return ctx.reduce((*size, Const(window.most)), [grad.ndim], body, val=meta, inputs=[grad])
+
+    def load(ops: Recorder, index: Index) -> Value:
+        total: Value | None = None
+        for number in range(window.most):
+            part = _handed(ops, grad, index, dim, axis, mode.taps, ops.simplifier.simplify(start(index) + number))
+            total = part if total is None else ops.add(total, part)
+        return ops.to_dtype(total, grad.dtype)
+
+    return ctx.lazy(load, [grad], cost=12 * window.most, count=16 * window.most, val=meta)
+
+
 def _gradient(rank: int, mode: Mode) -> Rule:
-    """Each element of grad is added to those that it was made of, in proportion."""
+    """Each element gets its parts of the elements that are made of it, along one dimension after the other."""
 
     def rule(ctx: Context, grad: Tensor, size: Any, whole: Any, *options: Any) -> Tensor:
         dtype: torch.dtype = ctx.val.dtype
@@ -274,7 +359,15 @@ def _gradient(rank: int, mode: Mode) -> Rule:
         shape = ctx.sizes(ctx.val.shape)
         axes = _axes(shape[-rank:], grad.size[-rank:], mode, options, dtype)
         refuse(any(extent == 0 for extent in grad.size), "a gradient of nothing")
-        refuse(mode.taps is not Axis.cubic and _looks_up_rows(ctx), "rows whose elements are looked up one by one")
+        if mode.reach == 2 and all(
+            axis.count == axis.size for axis in axes
+        ):  # eager copies, also where a factor is given
+            return ctx.lazy(grad.load, [grad])
+        if all(axis.count >= axis.size for axis in axes) and (mode.reach == 2 or _looks_up_rows(ctx)):
+            for number, axis in enumerate(axes):
+                grad = _gathered(ctx, grad, grad.ndim - rank + number, axis, mode, number == rank - 1)
+            return grad
+        refuse(mode.reach < 2 and _looks_up_rows(ctx), "rows whose elements are looked up one by one")
         buffer = ctx.new_buffer(shape, ctx.sizes(ctx.val.stride()), dtype, ctx.device)
         ref = ctx.ref_of(buffer)
         ctx.store(ctx.lazy(lambda ops, index: ops.constant(0.0, dtype), []), ref, creates=True)
@@ -296,10 +389,10 @@ def _gradient(rank: int, mode: Mode) -> Rule:
 _MODES = {
     "upsample_nearest{}d": ((1, 2, 3), Mode(Axis.nearest, False, nearest=1)),
     "_upsample_nearest_exact{}d": ((1, 2, 3), Mode(Axis.nearest_exact, False, nearest=2)),
-    "upsample_linear{}d": ((1,), Mode(Axis.linear, True)),
-    "upsample_bilinear{}d": ((2,), Mode(Axis.linear, True)),
-    "upsample_trilinear{}d": ((3,), Mode(Axis.linear, True)),
-    "upsample_bicubic{}d": ((2,), Mode(Axis.cubic, True)),
+    "upsample_linear{}d": ((1,), Mode(Axis.linear, True, reach=1)),
+    "upsample_bilinear{}d": ((2,), Mode(Axis.linear, True, reach=1)),
+    "upsample_trilinear{}d": ((3,), Mode(Axis.linear, True, reach=1)),
+    "upsample_bicubic{}d": ((2,), Mode(Axis.cubic, True, reach=2)),
 }
 
 for _name, (_ranks, _mode) in _MODES.items():
