@@ -149,6 +149,12 @@ def test_sizes_that_are_limited_together(name):
     calls_of(LIMITED[name], [(torch.randn(a, 2), torch.randn(b, 2)) for a, b in sizes])
 
 
+def test_two_sizes_that_are_equal_in_one_call():
+    calls_of(lambda x: x * sum(x.shape), [torch.randn(*size) for size in ((7, 14), (6, 6), (8, 18), (4, 11), (5, 5))])
+    shapes = ((3, 4), (6, 6), (6, 7), (8, 5))
+    calls_of(lambda x, y: x.sum() * len(x) - len(y), [(torch.randn(a), torch.randn(b)) for a, b in shapes])
+
+
 def test_two_tensors_of_one_size():
     calls_of(lambda x, y: x + y, [(torch.randn(n, 3), torch.randn(n, 3)) for n in (4, 5, 9)])
 
@@ -412,6 +418,8 @@ def test_tuples_and_sizes_added():
     calls_of(lambda x: x.new_zeros((x.shape[0], 2) + torch.ones(3, 4).shape) + 1, batches(3))
     calls_of(lambda x: x.new_zeros(torch.ones(3, 4).shape + (x.shape[0],)) + 1, batches(3))
     calls_of(lambda x: x.new_zeros((2,) + x.shape[:-1] + x.shape) + 1, batches(3))
+    calls_of(lambda x: x.new_zeros(torch.ones(3, 4).shape + x.shape) + 1, batches(3))
+    calls_of(lambda x: x.new_zeros(2 * x.shape[:1] + x.sum().shape) + 1, batches(3))
 
 
 def test_a_number_of_blocks_that_is_the_same_for_a_range_of_sizes():

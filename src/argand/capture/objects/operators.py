@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
+import torch
+
 from argand import errors
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
@@ -20,7 +22,7 @@ from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES, Slot
 from argand.capture.facts.values import ragged_sizes
 from argand.capture.facts.values.array_value import Traced
 from argand.capture.facts.values.ragged_sizes import RAGGED
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicInt, SymbolicScalar
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicInt, SymbolicScalar, SymbolicSize
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops, symbolic_scalars
 from argand.capture.world import additions, identity
@@ -33,7 +35,7 @@ def binary(interp: Interpreter, op: BinaryOperator, left: object, right: object)
     """`left op right`."""
     fast = interp.fast
     ta, tb = type(left), type(right)
-    if ta in fast and tb in fast:
+    if ta in fast and tb in fast and not (ta is torch.Size and tb is SymbolicSize):  # which torch.Size makes plain
         try:
             return op.native(left, right)
         except Exception as e:

@@ -69,7 +69,7 @@ def alike(builder: GraphBuilder, one: torch.Tensor, other: torch.Tensor, *, stri
     Raises:
         Restart: only now: the sizes are constants.
     """
-    pairs = zip(_at_probes(builder, one), _at_probes(builder, other))
+    pairs = zip(at_probes(builder, one), at_probes(builder, other))
     with torch._C.DisableTorchFunction():
         now, *probed = [a.shape == b.shape and (not strides or a.stride() == b.stride()) for a, b in pairs]
     if now and not all(probed):
@@ -77,7 +77,7 @@ def alike(builder: GraphBuilder, one: torch.Tensor, other: torch.Tensor, *, stri
     return now
 
 
-def _at_probes(builder: GraphBuilder, tensor: torch.Tensor) -> list[torch.Tensor]:
+def at_probes(builder: GraphBuilder, tensor: torch.Tensor) -> list[torch.Tensor]:
     """A stand-in and its siblings."""
     info = builder.state.tensor_info(tensor)
     if info.dynamic is None:
