@@ -563,24 +563,9 @@ def pushforward(func: Function, primals: Args, tangents: Args) -> object:
     return torch.func.jvp(func, primals, tangents)[1]
 
 
-# ---------------------------------------------------------------------- control flow
-
-
-def cond(yes: fx.GraphModule, no: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """torch.cond: the graph of the branch that the first tensor picks."""
-    branch = yes if bool(flat[0]) else no
-    return tuple(branch.forward(*[flat[i] for i in branch.meta["call"]]))
-
-
-def while_loop(condition: fx.GraphModule, body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """torch.while_loop: the first tensors are carried, the others are what the graphs read."""
-    count = body.meta["count"]
-    carried, rest = flat[:count], flat[count:]
-    asked = [rest[i] for i in condition.meta["call"]]
-    given = [rest[i] for i in body.meta["call"]]
-    while bool(condition.forward(*carried, *asked)[0]):
-        carried = tuple(body.forward(*carried, *given))
-    return tuple(t.clone() if t is start else t for t, start in zip(carried, flat))
+def scanned(function: Function, init: object, xs: object) -> tuple[object, object]:
+    """What is carried through steps over rows of tensors, and what the steps give, stacked; captured."""
+    raise NotImplementedError
 
 
 # ---------------------------------------------------------------------- hooks

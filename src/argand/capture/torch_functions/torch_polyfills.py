@@ -166,31 +166,33 @@ def sdpa_kernel(backends: object, set_priority: bool = False) -> Iterator[object
         modes.write_flags(before)
 
 
-def scan(combine_fn: Function, init: object, xs: object, reverse: bool) -> object:
-    """torch's scan over the first dimension, step by step."""
-    leaves = _leaves(xs)
-    steps = list(range(leaves[0].shape[0]))
+def scan(combine_fn: Function, init: object, xs: object, *, dim: int = 0, reverse: bool = False) -> object:
+    """torch's scan, whose results are stacked in the dimension of the rows."""
+    leaves = [torch.movedim(leaf, dim, 0) for leaf in _leaves(xs)] if dim else _leaves(xs)
     if reverse:
-        steps.reverse()
-    carry = init
-    outs = []
-    for step in steps:
-        carry, out = combine_fn(carry, _rebuild(xs, [leaf[step] for leaf in leaves]))
-        outs.append(out)
-    if reverse:
-        outs.reverse()
-    columns = [_leaves(out) for out in outs]
-    stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
-    return carry, _rebuild(outs[0], stacked)
+        leaves = [torch.flip(leaf, [0]) for leaf in leaves]
+    carry, out = hops.scanned(combine_fn, init, _rebuild(xs, leaves))
+    columns = [torch.flip(column, [0]) for column in _leaves(out)] if reverse else _leaves(out)
+    if dim:
+        columns = [torch.movedim(column, 0, dim) if dim < column.dim() else column for column in columns]
+    return carry, _rebuild(out, columns)
 
 
 def map_rows(f: Function, xs: object, *args: object) -> object:
     """torch's map: `f` of each row."""
+    return hops.scanned(lambda carry, row: (carry, f(row, *args)), (), xs)[1]
+
+
+def step_by_step(function: Function, init: object, xs: object) -> object:
+    """`hops.scanned` as that many copies of the function."""
     leaves = _leaves(xs)
-    outs = [f(_rebuild(xs, [leaf[step] for leaf in leaves]), *args) for step in range(leaves[0].shape[0])]
+    carry, outs = init, []
+    for step in range(leaves[0].shape[0]):
+        carry, out = function(carry, _rebuild(xs, [leaf[step] for leaf in leaves]))
+        outs.append(out)
     columns = [_leaves(out) for out in outs]
     stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
-    return _rebuild(outs[0], stacked)
+    return carry, _rebuild(outs[0], stacked)
 
 
 class PositionsInTensors(TorchFunctionMode):

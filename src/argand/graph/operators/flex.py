@@ -56,7 +56,8 @@ def flex_attention(score: Any, mask: Any, *tensors: torch.Tensor) -> tuple[torch
     call: FlexCall = score.meta["call"]
     read = [tensors[i] for i in call.score], [tensors[i] for i in call.mask]
     query, key, value = tensors[:3]
-    with torch.autocast(query.device.type, enabled=False):  # acts on what is given to the operator alone
+    kind = "cpu" if query.is_meta else query.device.type  # where stand-ins show what results are like
+    with torch.autocast(kind, enabled=False):  # acts on what is given to the operator alone
         return dense(query, key, value, only(score), only(mask), call.scale, *read)
 
 

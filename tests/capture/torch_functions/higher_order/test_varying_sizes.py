@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as torchs_map
+from torch._higher_order_ops.scan import scan as torchs_scan
+from torch.autograd import functional
 from torch.func import (
     functional_call,
     functionalize,
@@ -22,6 +26,7 @@ from torch.func import (
     vjp,
     vmap,
 )
+from torch.nn.attention.flex_attention import flex_attention
 
 import argand
 from argand.capture.driver.explain import Findings
@@ -75,6 +80,16 @@ def hooked(x: Tensor) -> Tensor:
     return y.sin()
 
 
+def attended(x: Tensor) -> Tensor:
+    heads = x.detach().view(1, 2, len(x), 2)
+    window = 1 + len(x) // 2
+
+    def near(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where((i - j).abs() < window, score * x.detach()[i, head], -1e9)
+
+    return flex_attention(heads, heads * 2, heads, near)
+
+
 PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "vmap": lambda x: vmap(lambda row: row.sin().sum())(x),
     "vmap of what is around": lambda x: vmap(lambda row: (row @ (x * 2).T).softmax(-1) @ x / len(x))(x),
@@ -103,7 +118,67 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "Function in vmap": lambda x: vmap(lambda row: Scaled.apply(row, len(x)))(x),
     "Function in grad": lambda x: grad(lambda y: Scaled.apply(y, len(x)).sum())(x),
     "hook": hooked,
+    "flex_attention": attended,
+    "functional.jacobian": lambda x: functional.jacobian(lambda y: y.sin() * y.sum(0), x),
+    "functional.jacobian, vectorized": lambda x: functional.jacobian(
+        lambda y, z: (y.sum(1), z * 2), (x, x.cos()), create_graph=True, vectorize=True
+    ),
+    "functional.hessian": lambda x: functional.hessian(lambda y: (y.sin() * y).sum(), x[:, 0]),
 }  # fmt: skip
+
+
+def summed(x: Tensor, scan: Any) -> Any:
+    """What is carried needs gradients after a step, not before."""
+
+    def step(carry: Any, row: Any) -> Any:
+        total, last = carry
+        return (total + last * len(x), row["a"].sin()), (total * row["b"], last.clone())
+
+    return scan(step, (torch.zeros(4), x[0] * 2), {"a": x, "b": x.cos()}, reverse=True)
+
+
+MAPS: dict[str, Callable[[Tensor, Any], Any]] = {
+    "map": lambda x, apply: apply(lambda row, other: (row.sin() * len(other), row.sum()), x, x.cos()),
+    "map in columns": lambda x, apply: apply(lambda row: row @ row, x.T[:, :, None].expand(4, len(x), len(x))),
+}
+SCANS: dict[str, Callable[[Tensor, Any], Any]] = {
+    "scan": summed,
+    "scan of columns": lambda x, scan: scan(lambda carry, row: (carry + row, row * 2), x[:, 0] * 2, x, dim=1),
+    "scan of matrices": lambda x, scan: scan(
+        lambda carry, row: (carry * row.sum(0), row.diag()), x[0, :2] * 2, x.view(-1, 2, 2)
+    ),
+}
+STEPS: dict[str, Callable[[Tensor], Any]] = {
+    **{name: functools.partial(program, apply=torchs_map) for name, program in MAPS.items()},
+    **{name: functools.partial(program, scan=torchs_scan) for name, program in SCANS.items()},
+}
+
+
+def mapped(function: Any, rows: Tensor, *others: Any) -> Any:
+    """What torch's map gives, which in eager calls torch.compile."""
+    results = [function(row, *others) for row in rows]
+    stacked = [torch.stack(each) for each in zip(*[r if isinstance(r, tuple) else (r,) for r in results])]
+    return tuple(stacked) if isinstance(results[0], tuple) else stacked[0]
+
+
+def scanned(step: Any, carry: Any, rows: Any, dim: int = 0, reverse: bool = False) -> Any:
+    """What torch's scan gives, likewise."""
+    leaves, spec = torch.utils._pytree.tree_flatten(rows)
+    results = []
+    for place in range(leaves[0].shape[dim]):
+        place = leaves[0].shape[dim] - 1 - place if reverse else place
+        row = torch.utils._pytree.tree_unflatten([leaf.select(dim, place) for leaf in leaves], spec)
+        carry, result = step(carry, row)
+        results.append(result if isinstance(result, tuple) else (result,))
+    stacked = [torch.stack(each[::-1] if reverse else each).movedim(0, dim) for each in zip(*results)]
+    return carry, tuple(stacked) if isinstance(result, tuple) else stacked[0]
+
+
+BY_HAND: dict[str, Callable[[Tensor], Any]] = {
+    **PROGRAMS,
+    **{name: functools.partial(program, apply=mapped) for name, program in MAPS.items()},
+    **{name: functools.partial(program, scan=scanned) for name, program in SCANS.items()},
+}
 
 
 def outcome(program: Callable[[Tensor], Any], rows: int, gradients: bool) -> Any:
@@ -115,22 +190,33 @@ def outcome(program: Callable[[Tensor], Any], rows: int, gradients: bool) -> Any
     return results, x.grad
 
 
-def check(program: Callable[[Tensor], Any], backend: str, gradients: bool) -> None:
-    findings, compiled = Findings(), argand.compile(program, backend=backend)
+def check(names: Sequence[str], backend: str, gradients: bool) -> None:
+    findings = Findings()
+    compiled = argand.compile(lambda x: [{**PROGRAMS, **STEPS}[name](x) for name in names], backend=backend)
     with findings.listening():
         for rows in (5, 3, 9, 2):
-            assert_same(outcome(program, rows, gradients), outcome(compiled, rows, gradients))
+            want = outcome(lambda x: [BY_HAND[name](x) for name in names], rows, gradients)
+            assert_same(want, outcome(compiled, rows, gradients))
     assert len(findings.graphs) == 2 and not findings.breaks
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *STEPS])
 def test_one_graph_for_all_sizes(name: str) -> None:
-    gradients = name in ("Function", "Function in vmap", "hook", "vmap", "grad", "vjp")
-    check(PROGRAMS[name], "eager", gradients)
+    gradients = name in ("Function", "Function in vmap", "hook", "vmap", "grad", "vjp", *STEPS)
+    check([name], "eager", gradients)
 
 
 @pytest.mark.parametrize(("backend", "step"), [("aot_eager", 1), ("native", 3)])
 def test_backends(backend: str, step: int) -> None:
     left_out = ("vmap in chunks", "cond", "while_loop", "hook")
-    chosen = [program for name, program in PROGRAMS.items() if name not in left_out]
-    check(lambda x: [program(x) for program in chosen[::step]], backend, False)
+    check([name for name in PROGRAMS if name not in left_out][::step], backend, False)
+
+
+def test_steps_run_eagerly_where_their_number_varies() -> None:
+    check(list(STEPS), "native", True)
+
+
+def test_many_steps_are_one_node() -> None:
+    x = torch.randn(300, 4)
+    compiled = argand.compile(STEPS["scan"], backend="eager", fullgraph=True)
+    assert_same(BY_HAND["scan"](x), compiled(x))

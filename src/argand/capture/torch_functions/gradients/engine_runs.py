@@ -134,23 +134,25 @@ class Gradient:
     Arguments:
         requires_grad: of it.
         laid_out: whether it lies in memory as `laid_out` says.
-        batch: of how many gradients it is; 0 where they were not asked for in a batch.
+        batched: gradients were asked for in a batch.
     """
 
     requires_grad: bool
     laid_out: bool
-    batch: int
+    batched: bool
 
 
-def laid_out(tensor: torch.Tensor, batch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def laid_out(tensor: torch.Tensor, batch: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(size, strides) of a tensor's gradients: as the tensor; those of a batch one behind the other."""
+    if batch is None:
+        return tuple(tensor.shape), tensor.stride()
     size = (batch, *tensor.shape)
-    return (size, contiguous_strides(size)) if batch else (tuple(tensor.shape), tensor.stride())
+    return size, contiguous_strides(size)
 
 
 def _seen(gradient: torch.Tensor, tensor: torch.Tensor) -> Gradient:
-    batch = gradient.shape[0] if gradient.dim() > tensor.dim() else 0
-    return Gradient(gradient.requires_grad, gradient.stride() == laid_out(tensor, batch)[1], batch)
+    batch = gradient.shape[0] if gradient.dim() > tensor.dim() else None
+    return Gradient(gradient.requires_grad, gradient.stride() == laid_out(tensor, batch)[1], batch is not None)
 
 
 def gradients(

@@ -80,17 +80,20 @@ def _require_whole(state: CaptureState, inputs: list[object], unused: bool) -> N
 def _metadata(
     outputs: object,
     inputs: Sequence[torch.Tensor],
-    grad_outputs: object,
+    grad_outputs: Sequence[torch.Tensor | None] | None,
     shown: Sequence[engine_runs.Gradient | None] = (),
     **options: object,
 ) -> tuple[object, ...]:
     """Gradients look like what they belong to."""
-    return tuple(
-        [
-            None if like is None else new(*engine_runs.laid_out(tensor, like.batch), tensor.dtype, like.requires_grad)
-            for tensor, like in zip(inputs, shown)
-        ]
-    )
+    batch = next((grad.shape[0] for grad in grad_outputs or () if grad is not None and grad.dim()), None)
+    results: list[torch.Tensor | None] = []
+    for tensor, like in zip(inputs, shown):
+        if like is None:
+            results.append(None)
+            continue
+        size, strides = engine_runs.laid_out(tensor, batch if like.batched else None)
+        results.append(new(size, strides, tensor.dtype, like.requires_grad))
+    return tuple(results)
 
 
 RULES[hops.autograd_grad] = _metadata

@@ -1,4 +1,5 @@
-"""Control flow operators of torch: cond and while_loop as nodes with subgraphs; scan and map run step by step."""
+"""Control flow operators of torch: cond and while_loop as nodes with subgraphs; scan and map run step by step, or as a
+node with one where the number of steps varies."""
 
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs, enter
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.tensor_info import Scope
+from argand.capture.metadata import meta_tensors
 from argand.capture.record import constants
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.torch_functions import hops, torch_polyfills
-from argand.capture.torch_functions.higher_order import subgraphs
+from argand.capture.torch_functions.higher_order import loops, subgraphs
 from argand.capture.torch_functions.torch_calls import NAMED, enter_late, handler
+from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.relations import Relation
 
 _MOST_STEPS = 256  # of a scan or map, which become that many copies of its body
 
@@ -92,7 +96,7 @@ def _cond(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
         (state.tensor_info(a), functools.partial(subgraphs.copy_of, requires_grad=a.requires_grad or b.requires_grad))
         for a, b in zip(yes.tensors, no.tensors)
     ]
-    return yes.rebuilt(subgraphs.record_like(state.graph, hops.cond, bodies, flat, results))
+    return yes.rebuilt(subgraphs.record_like(state.graph, loops.cond, bodies, flat, results))
 
 
 def _while_loop(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -119,32 +123,96 @@ def _while_loop(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     for _, module in bodies:
         module.meta["count"] = len(infos)
     results = [(info, functools.partial(subgraphs.copy_of, requires_grad=False)) for info in infos]
-    return start.rebuilt(subgraphs.record_like(state.graph, hops.while_loop, bodies, [*infos, *lifted], results))
+    return start.rebuilt(subgraphs.record_like(state.graph, loops.while_loop, bodies, [*infos, *lifted], results))
 
 
-def _stepwise(state: CaptureState, xs: object, what: str) -> None:
-    """Refuse what would become too large a graph."""
-    flat = subgraphs.flatten(state, xs, what)
-    if not flat.tensors or len(flat.tensors) != len(flat.leaves):
+def _scanned(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Steps over rows: copies of the function, or a node where how many there are varies or is large."""
+    what = "a scan"
+    function, *given = args
+    init, xs = (subgraphs.flatten(state, each, what) for each in given)
+    if not xs.tensors or len(xs.tensors) != len(xs.leaves):
         raise _refused(what, "It has no tensors to go through.", "Pass tensors.")
-    for tensor in flat.tensors:
-        if tensor.dim() == 0 or not 0 < tensor.shape[0] <= _MOST_STEPS:
-            raise _refused(what, f"It has more than {_MOST_STEPS} steps, or none.", "Call it outside.")
+    if any(not tensor.dim() or not tensor.shape[0] for tensor in xs.tensors):
+        raise _refused(what, "It has no steps.", "Call it outside.")
+    rows = [state.tensor_info(tensor) for tensor in xs.tensors]
+    counts = [info.tensor.shape[0] if info.dynamic is None else info.dynamic.sizes[0] for info in rows]
+    looped = None
+    if None not in counts and (isinstance(counts[0], Expr) or counts[0] > _MOST_STEPS):
+        looped = _looped(state, function, init, xs, counts)
+    if looped is None and xs.tensors[0].shape[0] > _MOST_STEPS:
+        raise _refused(what, f"It has more than {_MOST_STEPS} steps.", "Call it outside.")
+    return looped or state.interpreter.call(torch_polyfills.step_by_step, args, {})
+
+
+def _looped(
+    state: CaptureState, function: Function, init: subgraphs.Flat, xs: subgraphs.Flat, counts: list[Expr | int]
+) -> tuple[object, object] | None:
+    """A node that runs the function's graph for each row; None where steps are not all alike."""
+    what, builder = "a scan", state.graph
+    infos = [state.tensor_info(t) for t in (*init.tensors, *xs.tensors)]
+    carries = len(init.tensors)
+    needs = [t.requires_grad and torch.is_grad_enabled() for t in init.tensors]
+    steps = 1
+    while True:
+        makes: list[subgraphs.Make] = [functools.partial(subgraphs.copy_of, requires_grad=need) for need in needs]
+        makes += [_row] * len(xs.tensors)
+        with subgraphs.scope(state, what) as scope:
+            own = [subgraphs.taken(builder, scope, info, make) for info, make in zip(infos, makes)]
+            pair = state.interpreter.call(function, (init.rebuilt(own), xs.rebuilt(own[carries:])), {})
+            carry, outs = (subgraphs.flatten(state, each, what) for each in pair)
+        if not _alike(state, carry, init) or len(outs.tensors) != len(outs.leaves):
+            return None
+        before, needs = needs, [tensor.requires_grad for tensor in carry.tensors]
+        if before == needs:
+            break
+        steps += 1  # until what is carried is like what they give
+        if xs.tensors[0].shape[0] < steps or any(need and not still for need, still in zip(before, needs)):
+            return None
+    if builder.dynamics is not None:
+        for count in counts[1:]:
+            builder.dynamics.require(Relation("eq", count, counts[0]))
+        builder.dynamics.require(Relation("ge", counts[0], max(steps, 2)))
+    lifted, bodies = _bodies(state, [], [("scan_body", scope, [*carry.tensors, *outs.tensors])])
+    bodies[0][1].meta["count"] = (carries, len(infos))
+    shown = [(subgraphs.copy_of(info.tensor, need), info.device) for info, need in zip(infos, needs)]
+    stacks = [_stacked(state, xs.tensors[0], tensor) for tensor in outs.tensors]
+    shown += [(stack[0], state.tensor_info(tensor).device) for stack, tensor in zip(stacks, outs.tensors)]
+    new = subgraphs.record(builder, loops.scan, bodies, [*infos, *lifted], shown)
+    if new and subgraphs.has_effects(builder, scope):
+        builder.effectful.add(state.tensor_info(new[0]).node.all_input_nodes[0])
+    if builder.dynamics is not None:
+        for tensor, info, make in zip(new[:carries], infos, makes):
+            symbolic_tensors.passed_on(builder, info, tensor, make)
+        with torch._C.DisableTorchFunction():
+            for tensor, (_, *siblings) in zip(new[carries:], stacks):
+                symbolic_tensors.note(builder, tensor, tuple(siblings))
+    return init.rebuilt(new[:carries]), outs.rebuilt(new[carries:])
+
+
+def _stacked(state: CaptureState, rows: torch.Tensor, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor of each step gives, now and at the probes."""
+    pairs = zip(symbolic_tensors.at_probes(state.graph, rows), symbolic_tensors.at_probes(state.graph, tensor))
+    with torch._C.DisableTorchFunction():
+        return [
+            meta_tensors.new((all_rows.shape[0], *each.shape), None, each.dtype, tensor.requires_grad)
+            for all_rows, each in pairs
+        ]
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    """What a step sees of a tensor."""
+    with torch._C.DisableTorchFunction():
+        row = tensor.select(0, 0)
+    return subgraphs.copy_of(row, tensor.requires_grad and torch.is_grad_enabled())
 
 
 def _scan(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    bound = {"dim": 0, "reverse": False, **dict(zip(("combine_fn", "init", "xs"), args)), **kwargs}
-    if bound["dim"] != 0:
-        raise _refused("scan", "A scan over another dimension than the first is not captured.", "Pass dim=0.")
-    _stepwise(state, bound["xs"], "scan")
-    order = (bound["combine_fn"], bound["init"], bound["xs"], bool(bound["reverse"]))
-    return state.interpreter.call(torch_polyfills.scan, order, {})
+    return state.interpreter.call(torch_polyfills.scan, args, kwargs)
 
 
 def _map(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    function, xs, *rest = args
-    _stepwise(state, xs, "map")
-    return state.interpreter.call(torch_polyfills.map_rows, (function, xs, *rest), kwargs)
+    return state.interpreter.call(torch_polyfills.map_rows, args, kwargs)
 
 
 def _associative_scan(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -179,6 +247,7 @@ def _not_inlined(fn: Function, why: str) -> errors.GraphBreak:
 
 
 handler(torch.compile)(_compile)
+handler(hops.scanned)(_scanned)
 enter(NAMED, "argand.api.compile", _compile)
 enter_late({
     "_higher_order_ops.associative_scan.associative_scan": _associative_scan,

@@ -6,18 +6,22 @@ torch's own Python code is interpreted, with its checks and messages, down to it
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch
 
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.values.symbolic import SymbolicNumber
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
+from argand.capture.metadata import meta_tensors
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.sizes import symbolic_ops, symbolic_tensors
 from argand.capture.torch_functions import torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
 from argand.capture.torch_functions.torch_calls import enter_late
+from argand.config import config
 from argand.graph.operators import flex
 
 _WHAT = "flex_attention"
@@ -35,13 +39,17 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     if len(args) > len(_NAMES) or set(given) != set(_NAMES):
         raise _refused("It is called with arguments that are not known.", "Call torch's flex_attention.")
     *fields, mask_mod = state.deep_resolve(given["block_mask"])
-    for tensor in (*[given[name] for name in _NAMES[:3]], *fields):
-        if isinstance(tensor, torch.Tensor):
-            _fixed(state, state.tensor_info(tensor))
-    own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *symbolic_ops.plain(fields)], _WHAT)
+    own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *fields], _WHAT, numbers=True)
     inputs = [state.tensor_info(tensor) for tensor in own.tensors]
     query = inputs[0]
     kind = query.device.type
+    fixed = kind != "cpu" or config.triton.on_cpu  # kernels are written for the sizes of the call at hand
+    if fixed:
+        for info in inputs:
+            fixed_sizes(state.graph, info)
+    for i, leaf in enumerate(own.leaves):
+        if isinstance(leaf, SymbolicNumber):
+            own.leaves[i] = leaf.number() if fixed else leaf.hint  # only kernels ask
     if torch.is_autocast_enabled(kind):
         to = torch.get_autocast_dtype(kind)
         if any(each.tensor.dtype is not to for each in inputs[:3]):
@@ -49,8 +57,8 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     grad = torch.is_grad_enabled() and any(each.tensor.requires_grad for each in inputs[:3])
     scored, new_score = _mod(state, given["score_mod"], query, grad, "score_mod")
     masked, seen = _mod(state, mask_mod, query, None, "mask_mod")
-    for info in (*scored.order, *masked.order):
-        _fixed(state, info)
+    for info in (*scored.order, *masked.order) if fixed else ():
+        _fix(state, info)
     _check(query, inputs, own.leaves, scored, masked, seen)
     bodies = [("score_mod", subgraphs.close(state.graph, scored, [new_score])),
               ("mask_mod", subgraphs.close(state.graph, masked, [seen]))]  # fmt: skip
@@ -63,12 +71,19 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
         tuple(positions[0]),
         tuple(positions[1]),
     )
-    results = subgraphs.record(state.graph, flex.flex_attention, bodies, flat, _results(inputs, scored))
+    queries, values = (symbolic_tensors.at_probes(state.graph, inputs[i].tensor) for i in (0, 2))
+    now, *at_probes = [_results(*pair, grad=_records(inputs, scored)) for pair in zip(queries, values)]
+    shown = [(tensor, query.device) for tensor in now]
+    results = subgraphs.record(state.graph, flex.flex_attention, bodies, flat, shown)
+    if state.graph.dynamics is not None:
+        with torch._C.DisableTorchFunction():
+            for result, siblings in zip(results, zip(*at_probes)):
+                symbolic_tensors.note(state.graph, result, siblings)
     return tuple(results)
 
 
-def _fixed(state: CaptureState, info: TensorInfo) -> None:
-    """Kernels are written for the sizes and numbers of the call at hand."""
+def _fix(state: CaptureState, info: TensorInfo) -> None:
+    """Make constants of a tensor's sizes, or of a number."""
     if isinstance(info.tensor, torch.Tensor):
         fixed_sizes(state.graph, info)
     elif state.graph.dynamics is not None:
@@ -123,39 +138,40 @@ def _check(
     query: TensorInfo, inputs: list[TensorInfo], leaves: list[object], scored: Scope, masked: Scope, seen: torch.Tensor
 ) -> None:
     """Refuse what torch refuses when the operator runs."""
-    if any(info.tensor.requires_grad for info in masked.order):
+    if _needs_grad(masked.order):
         raise _refused("Its mask_mod reads a tensor that requires grad.", "Detach the tensor.")
     if seen.dtype is not torch.bool:
         raise _refused("Its mask_mod does not return a bool.", "Return a comparison.")
-    if any(info.device != query.device for info in (*inputs, *scored.order, *masked.order)):
+    if any(info.device != query.device for info in _tensors(*inputs, *scored.order, *masked.order)):
         raise _refused("Its tensors are on several devices.", "Move them to one device.")
     if not leaves[3:] or query.tensor.numel() == 0 or inputs[1].tensor.numel() == 0:
         raise _refused("A tensor is empty.", "Call it with elements.")
     without_queries = len(leaves) > 10 and leaves[10] is None  # q_indices, which its backward asks for
-    if without_queries and _needs_grad(inputs, scored):
+    if without_queries and _records(inputs, scored):
         raise _refused("Its block mask has no q_indices.", "Make it with compute_q_blocks=True.")
 
 
-def _needs_grad(inputs: list[TensorInfo], scored: Scope) -> bool:
-    return torch.is_grad_enabled() and any(info.tensor.requires_grad for info in (*inputs[:3], *scored.order))
+def _tensors(*infos: TensorInfo) -> list[TensorInfo]:
+    """Those that are no numbers."""
+    return [info for info in infos if isinstance(info.tensor, torch.Tensor)]
 
 
-def _results(inputs: list[TensorInfo], scored: Scope) -> list[tuple[torch.Tensor, torch.device]]:
+def _needs_grad(infos: Sequence[TensorInfo]) -> bool:
+    return any(info.tensor.requires_grad for info in _tensors(*infos))
+
+
+def _records(inputs: list[TensorInfo], scored: Scope) -> bool:
+    return torch.is_grad_enabled() and _needs_grad((*inputs[:3], *scored.order))
+
+
+def _results(query: torch.Tensor, value: torch.Tensor, grad: bool) -> list[torch.Tensor]:
     """Stand-ins of the result, the logarithms of the rows' sums, and their greatest scores."""
-    query, value = inputs[0].tensor, inputs[2].tensor
-    grad = _needs_grad(inputs, scored)
-    rows = tuple(query.shape[:3])
-    size = (*rows, value.shape[-1])
-    work = flex.working_dtype(query)
     with torch._C.DisableTorchFunction():
-        blank = torch.empty(rows, dtype=work, device="meta")
-        result = torch.empty_strided(
-            size, flex.strides_like(size, query.stride()), dtype=query.dtype, device="meta"
-        )  # fmt: skip
-    return [
-        (subgraphs.copy_of(like, needs), inputs[0].device)
-        for like, needs in ((result, grad), (blank, grad), (blank, False))
-    ]
+        rows = tuple(query.shape[:3])
+        size = (*rows, value.shape[-1])
+        work = flex.working_dtype(query)
+        result = meta_tensors.new(size, flex.strides_like(size, query.stride()), query.dtype, grad)
+        return [result, *[meta_tensors.new(rows, None, work, needs) for needs in (grad, False)]]
 
 
 def _in_torchs_function(state: CaptureState) -> bool:

@@ -459,6 +459,16 @@ def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
     return jacobian
 
 
+def _jacobian_by_rows(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """torch.autograd.functional.jacobian, torch's own code: as a batch of gradients where their number may vary."""
+    given = {**dict(zip(("func", "inputs", "create_graph", "strict", "vectorize", "strategy"), args)), **kwargs}
+    leaves = pytree.tree_leaves(state.deep_resolve(given.get("inputs")))
+    varies = any(isinstance(leaf, torch.Tensor) and state.tensor_info(leaf).dynamic is not None for leaf in leaves)
+    if not varies or given.get("strict") or given.get("vectorize"):
+        return NotImplemented
+    return state.interpreter.call(fn, (), {**given, "vectorize": True})
+
+
 def _refuse_nested(state: CaptureState, what: str) -> None:
     """End the graph before what was recorded last, where it is part of another transform, or has others in it: eager
     enters a level of forward mode there, of which there can be one at a time; torch.func.linearize of gradients gives
@@ -488,6 +498,7 @@ def _hessian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwar
 
 handler(*all_of("func.jvp"))(_jvp)
 handler(*all_of("autograd.functional.hessian"))(_hessian_forward)
+handler(*all_of("autograd.functional.jacobian"))(_jacobian_by_rows)
 handler(*all_of("func.linearize"))(_linearize)
 handler(*all_of("autograd.functional._jacfwd"))(_jacobian_forward)
 CODES["eager_transforms.py:functionalize.<locals>.wrapped"] = _functionalized
