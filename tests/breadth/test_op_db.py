@@ -12,7 +12,7 @@ import op_db_eager as bench
 import sweeps
 
 _SHARDS = 8
-_STRIDE = 5 if sweeps.WHOLE else 20
+_STRIDE = 5 if sweeps.WHOLE else 40
 
 
 @pytest.mark.parametrize("shard", range(_SHARDS))
