@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 HERE = Path(__file__).resolve()
-sys.path.insert(0, str(HERE.parents[2] / "schedule"))
+sys.path[:0] = [str(HERE.parents[2] / "schedule"), str(HERE.parents[2])]
 
 import torch  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
@@ -23,6 +23,7 @@ from product_programs import ALONE, FUSED, OPERANDS, Products  # noqa: E402
 from test_fusion import add, random_program, relu  # noqa: E402
 from test_scans import random_scans  # noqa: E402
 
+import sweeps  # noqa: E402
 from argand.codegen.triton import generate, statements  # noqa: E402
 from argand.graph.sizes.expr import Var, evaluate, product  # noqa: E402
 from argand.ir.interpret import interpret  # noqa: E402
@@ -279,22 +280,22 @@ def rows_of_halves():
 def products():
     """Products with what reads them, tiles that do not divide them, many rows of tiles, one row."""
     sizes = ((40, 48, 72), (300, 40, 64), (16, 96, 32))
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for number, program in enumerate((*FUSED, *ALONE, *OPERANDS)):
-            p = Products(dtype, *sizes[number % 3])
-            loops = p.b.program(*program(p))
-            made = schedule(loops, targets=lambda _: gpu(132))
-            found, names = proposals(made, "tf32" if number % 2 else "ieee"), product_names(made)
-            found = [with_operands(made, each) or each for each in found]
-            tile = Tile((16, 32, 64)[number % 3], 32, (16, 32)[number % 2], 4, 2)
-            adopt(made, [(each, named(with_tile(each, tile), names)) for each in found])
-            verify(made)
-            inputs, run = [x / 4 for x in p.b.example()], Interpreter()
-            results = zip(interpret(loops, inputs), run_schedule(made, inputs, run), strict=True)
-            for want, got in results:
-                torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
-            assert run.ran >= len(found) > 0
-            COUNT.append(run.ran)
+    programs = enumerate((*FUSED, *ALONE, *OPERANDS))
+    for (number, program), dtype in sweeps.diagonal(programs, (torch.float32, torch.bfloat16, torch.float16)):
+        p = Products(dtype, *sizes[number // 3 % 3])
+        loops = p.b.program(*program(p))
+        made = schedule(loops, targets=lambda _: gpu(132))
+        found, names = proposals(made, "tf32" if number % 2 else "ieee"), product_names(made)
+        found = [with_operands(made, each) or each for each in found]
+        tile = Tile((16, 32, 64)[number // 2 % 3], 32, (16, 32)[number % 2], 4, 2)
+        adopt(made, [(each, named(with_tile(each, tile), names)) for each in found])
+        verify(made)
+        inputs, run = [x / 4 for x in p.b.example()], Interpreter()
+        results = zip(interpret(loops, inputs), run_schedule(made, inputs, run), strict=True)
+        for want, got in results:
+            torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+        assert run.ran >= len(found) > 0
+        COUNT.append(run.ran)
 
 
 def random_programs(examples):
