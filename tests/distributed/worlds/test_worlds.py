@@ -35,7 +35,7 @@ def test_operators_on_dtensors() -> None:
         "-m",
         "tests.distributed.worlds.dtensor_ops",
         "--every",
-        "10" if sweeps.WHOLE else "150",
+        "10" if sweeps.WHOLE else "300",
         "--samples",
         "1",
     ]

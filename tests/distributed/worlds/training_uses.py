@@ -580,10 +580,11 @@ def compare(names: Iterable[str] = ()) -> list[str]:
 
 
 def sample(rank: int) -> list[str]:
-    """Every fifth of them, or all (`sweeps`)."""
-    if dist.get_world_size() != 2:
+    """Every seventh of them, and one of the two with shards of parallel layers; or all (`sweeps`)."""
+    if sweeps.WHOLE:
         return compare()
-    return compare(list(USES)[:: 1 if sweeps.WHOLE else 5])
+    two = dist.get_world_size() == 2
+    return compare(list(USES)[::7] if two else [name for name in _uses_of_four() if name != "fsdp_tp"])
 
 
 def every(rank: int) -> list[str]:
