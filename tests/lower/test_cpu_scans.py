@@ -31,7 +31,9 @@ def compiled(function, *args, dynamic=False):
 @pytest.mark.parametrize(("dtype", "dim"), sweeps.diagonal([*FLOATS, *INTEGERS], [0, 1, 2, -1]))
 def test_sums_and_products(dim, dtype):
     x = (torch.randn(3, 19, 37) * 9).to(dtype)
-    for x in (x, x.transpose(0, 2), x[:, ::2, 1:]):
+    number = [*FLOATS, *INTEGERS].index(dtype)
+    layouts = x, x.transpose(0, 2), x[:, ::2, 1:]
+    for x in layouts if sweeps.WHOLE else (layouts[number % 3], layouts[(number + 1) % 3]):
         for made, want in zip(compiled(both, x, dim), both(x, dim), strict=True):
             assert made.dtype is want.dtype and made.stride() == want.stride()
             if dtype in FLOATS[2:]:

@@ -144,13 +144,14 @@ def test_some_channels_and_few_places_are_eagers() -> None:
 def test_channels_are_looked_up_some_at_a_time() -> None:
     """Places and weights are computed once for those; here 4, 3 and 5 channels, in 3, 1 and 1 groups."""
     torch.manual_seed(0)
-    for channels, mode in ((12, "bicubic"), (3, "bilinear"), (5, "nearest")):
-        for x in (torch.randn(2, channels, 5, 6), torch.randn(2, channels, 5, 6).to(memory_format=torch.channels_last)):
-            grid = places(2, 4, 9, 2, dtype=torch.float32).nan_to_num(0.1)
-            got = argand.compile(sampled)(x, grid.tanh(), mode, "zeros", False)
-            want = sampled(x, grid.tanh(), mode, "zeros", False)
-            torch.testing.assert_close(got, want)
-            assert got.stride() == want.stride()
+    ways = (3, "bilinear"), (12, "bicubic"), (5, "nearest")
+    for (channels, mode), layout in sweeps.chessboard(ways, (torch.contiguous_format, torch.channels_last)):
+        x = torch.randn(2, channels, 5, 6).to(memory_format=layout)
+        grid = places(2, 4, 9, 2, dtype=torch.float32).nan_to_num(0.1)
+        got = argand.compile(sampled)(x, grid.tanh(), mode, "zeros", False)
+        want = sampled(x, grid.tanh(), mode, "zeros", False)
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
 
 
 def test_affine_grids_are_as_exact_as_eagers() -> None:

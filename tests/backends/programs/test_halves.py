@@ -133,7 +133,8 @@ def test_one_layer_is_odd(odd: str) -> None:
     for place in places[: sweeps.part(2)]:
         made = _compared(Nearly(odd, place), [torch.rand(3, 8)])
         assert made == [True] or odd != "nothing"
-    _compared(Nearly(odd, -1), [torch.rand(3, 8)], gradients=False)
+    if sweeps.WHOLE or number % 2:
+        _compared(Nearly(odd, -1), [torch.rand(3, 8)], gradients=False)
     model, twin = Nearly(odd, place), Nearly(odd, place)
     assert_same(_step(twin, twin), _step(model, argand.compile(model, backend="aot_eager")))
     for want, got in zip(twin.buffers(), model.buffers()):

@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 
 import argand
+import sweeps
 from argand import events
 from argand.graph.operators import data_checks
 
 aten = torch.ops.aten
+BACKENDS = ("eager", "aot_eager", "native")
 BAD = torch.tensor([0, 1, 100])
 Program = Callable[[torch.Tensor], Any]
 
@@ -86,15 +88,13 @@ def compare(program: Program, backend: str, **options: Any) -> None:
         assert outcome(compiled, x) == wanted
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize(("name", "backend"), sweeps.chessboard(UNREAD, BACKENDS))
 def test_unread(name: str, backend: str) -> None:
     one = UNREAD[name]
     compare(lambda x: (one(x), x * 2)[1], backend)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("name", IN_PART)
+@pytest.mark.parametrize(("name", "backend"), sweeps.chessboard(IN_PART, BACKENDS))
 def test_read_in_part(name: str, backend: str) -> None:
     compare(IN_PART[name], backend)
 
@@ -124,7 +124,7 @@ def test_what_only_the_backward_reads_raises_in_the_forward(backend: str) -> Non
     assert outcome(program, x) == outcome(argand.compile(program, backend=backend), x) == "IndexError"
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_good_data_passes(backend: str) -> None:
     index = torch.tensor([0, 3, 1])
 
