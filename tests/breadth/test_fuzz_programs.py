@@ -44,8 +44,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("batch", range(20))
 def test_seeded_programs(batch: int) -> None:
-    """140 or 500 programs, each called with two sizes; every second batch with symbolic sizes from the start."""
-    for seed in range(batch * 25, batch * 25 + sweeps.part(25, 4)):
+    """40 or 500 programs, each called with two sizes; every second batch with symbolic sizes from the start."""
+    for seed in range(batch * 25, batch * 25 + sweeps.part(25, 13)):
         source = programs.program(random.Random(seed).randrange)
         found = differential.difference(source, calls=3, dynamic=True if batch % 2 else None)
         assert found is None, f"seed {seed}\n{source[len(programs.PRELUDE) :]}\n{found}"
