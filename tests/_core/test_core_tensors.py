@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sweeps
 from argand._core import _C
 
 torch = pytest.importorskip("torch")
@@ -414,7 +415,7 @@ def facts(x: Any) -> Any:
     return (type(x), x.dtype, x.device, x.requires_grad, x.shape, x.stride(), x.is_conj(), x.is_neg(), x.is_inference())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=sweeps.part(300, 4), deadline=None)
 @given(tensors(), st.lists(tensors(), min_size=1, max_size=6))
 def test_the_guard_holds_exactly_for_tensors_with_the_same_facts(x: Any, others: list[Any]) -> None:
     tree = guard(x)

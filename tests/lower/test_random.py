@@ -5,6 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering_helpers import check
 
+import sweeps
+
 SHAPES = [(4,), (2, 3), (3, 1, 4), (2, 3, 4), (1,), (), (2, 0, 3), (2, 2, 3, 2)]
 
 
@@ -89,7 +91,7 @@ def program(steps):
 steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 500)), min_size=1, max_size=10)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=sweeps.part(120, 4), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps, st.sampled_from(SHAPES), st.sampled_from(SHAPES), st.integers(0, 3), st.booleans())
 def test_random_programs(chosen, shape, other, layout, passes):
     torch.manual_seed(0)

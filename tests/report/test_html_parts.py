@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import sweeps
 from argand.report.html import Limits, build, reasons
 from argand.report.html.code import language_of, numbered, plain
 from argand.report.html.collect import Collector
@@ -342,7 +343,9 @@ def records(draw: st.DrawFn) -> tuple[Record, str | None]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=sweeps.part(60, 4),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(given_records=st.lists(records(), min_size=1, max_size=12))
 def test_any_records_make_pages(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loop_programs import Builder, scheduled
 from test_fusion import add, kernels, random_program, relu
 
+import sweeps
 from argand.graph.sizes.expr import Sym
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import ExternNode
@@ -169,7 +170,7 @@ def test_sizes_that_are_symbols():
 
 
 @pytest.mark.parametrize("target", [GPU, SMALL, replace(SMALL, joined_bytes=0)])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=sweeps.part(40, 4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_programs_compute_the_same(target, data):
     b, outputs = random_program(data)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loop_programs import Builder, layer_norm, scheduled, softmax
 
+import sweeps
 from argand.ir.kernel import KernelPlan
 from argand.ir.target import on_cpu
 
@@ -304,7 +305,7 @@ def random_program(data):
     return b, data.draw(st.lists(st.sampled_from(pool[2:]), min_size=1, max_size=3, unique_by=id))
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sweeps.part(250, 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_programs(data):
     b, outputs = random_program(data)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loop_programs import Builder, layer_norm, scheduled, softmax
 from test_fusion import add, kernels, random_program, relu
 
+import sweeps
 from argand.errors import InternalError
 from argand.ir.target import cpu, gpu, on_cpu
 from argand.schedule.pipeline import schedule
@@ -139,7 +140,7 @@ def test_equal_kernels_of_two_devices_do_not_share_a_name():
     assert len({k.name for k in kernels(made)}) == 2
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sweeps.part(150, 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_programs(data):
     b, outputs = random_program(data)
