@@ -410,7 +410,7 @@ r = (list(itertools.chain([1], "a", [x])), list(itertools.accumulate([1, K, 3], 
 r = (list(itertools.product([0, K], "a", repeat=1)), list(itertools.zip_longest([1], [x, K], fillvalue=None)), list(itertools.starmap(operator.add, [(1, K)])), list(itertools.takewhile(lambda v: v < K, range(9))), list(itertools.dropwhile(lambda v: v < K, range(5))))
 r = ([(k, list(v)) for k, v in itertools.groupby([1, 1, K, 3], lambda v: v > 2)], list(itertools.pairwise([1, K, x.shape[0]])), list(itertools.compress("abc", [1, K % 2, 1])), list(itertools.filterfalse(None, [0, K])), list(itertools.repeat(K, 2)), next(itertools.cycle([x])))
 a, b = itertools.tee(iter([1, K, 3])); next(a); r = (list(a), list(b), list(itertools.combinations_with_replacement([K, 1], 2)))
-it = iter([1, 2, K, 4]); r = (list(zip(it, it)), list(iter(lambda c=[0]: c.append(len(c)) or c[-1], K)), next(it, "end"))
+it = iter([1, 2, K, 4]); r = (list(zip(it, it)), list(iter(lambda c=[0]: c.append(len(c)) or c[-1], abs(K) + 1)), next(it, "end"))
 r = list(zip([1, 2], range(K), strict=True))
 r = (list(map(lambda a, b: a * b, [1, 2], [x, K])), list(filter(None, [0, K, "", "a"])), sum([[1], [K]], []), sum((x, x), K), list(enumerate("ab", K)), all([K, 1]), any(v > 4 for v in (K, 1)))
 r = (operator.itemgetter(1, 0)([K, x]), operator.attrgetter("k")(SPACE), operator.methodcaller("bit_length")(K), operator.countOf([1, K], 1), operator.indexOf([K], K), operator.concat([1], [K]), operator.truth(K), operator.index(K), operator.length_hint([1]), operator.matmul(Num(1), 2))
