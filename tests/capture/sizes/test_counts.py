@@ -63,6 +63,24 @@ def test_a_count_that_equals_a_size_is_no_constant_for_good() -> None:
     assert len(findings.recompiles) == 3  # the first token, all others, prompts of other sizes
 
 
+def test_sizes_that_vary_before_a_break_vary_behind_it() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        parts = [x * 2, (x.T, x.shape[0])]
+        argand.graph_break()
+        y = parts[0] + parts[1][0].T * parts[1][1]
+        argand.graph_break()
+        return y * parts[0]
+
+    compiled = argand.compile(step, backend="eager")
+    findings = Findings()
+    with findings.listening():
+        for size in (4, 5, 6):
+            x = torch.randn(size, 3)
+            argand.mark_dynamic(x, 0)
+            assert torch.equal(compiled(x), step(x))
+    assert not findings.recompiles and len(findings.graphs) == 3
+
+
 @pytest.mark.parametrize("kind", ["rate", "steps", "flag", "reset"])
 def test_what_is_written_over(kind: str) -> None:
     class Module(torch.nn.Module):

@@ -483,13 +483,17 @@ class _Capture:
 
     def _note_resumes(self, resumes: list[ResumeCode], exit: RootExit) -> None:
         frame, kind = exit.frame, "" if self.reason is None else self.reason.kind
-        values = dict(zip(frame.program.names, frame.fast))
+        values, tensors = dict(zip(frame.program.names, frame.fast)), self.states[-1].tensors
+        before, varying = zip(self.info.code.co_varnames, self.info.args), self.known.history(self.region).varying
+        kept = moving_numbers.still_varying(before, values, varying)
         for resume in resumes:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
             if exit.instruction is not None:
                 at, passed = frame.program.index[exit.instruction], resume.arg_names[: resume.stack_args]
                 moving = moving_numbers.after_break(frame.program.instructions, at, frame.stack, values, passed, kind)
-                _process.of(resume.code).history(self.region).moving |= moving
+                history = _process.of(resume.code).history(self.region)
+                history.moving |= moving
+                history.varying |= kept | moving_numbers.sizes_after_break(frame.stack, values, passed, tensors)
 
     def _transformed(self, state: CaptureState, transformer: Transformer, empty: bool) -> tuple[bool, Transformed]:
         """The code that runs instead, and whether it is the frame's own up to where a graph may begin."""
