@@ -18,6 +18,7 @@ from tests.helpers import CountingBackend, collected
 
 import argand
 from argand.capture.driver.explain import Findings
+from argand.capture.facts.code import skip
 
 LIBRARY = """
 import argand
@@ -323,3 +324,49 @@ def test_what_goes_on_behind_a_break_with_a_graph_is_captured_for_each(tmp_path:
         if order != "a":
             assert torch.equal(compiled(order, torch.ones(2)), torch.ones(2) * order + 1)
     assert len(backend.graphs) == 3
+
+
+PARSER = """
+import sys
+
+def notes(lines, after):
+    lines.append(sys._getframe(1).f_lineno)
+    return each(after)
+
+def each(after):
+    return after()
+
+def doubled(x):
+    return x * 2
+"""
+
+
+def test_packages_without_torch_run_as_they_are_but_what_they_call_is_captured(tmp_path: Path) -> None:
+    def compiled_functions(text: str) -> list[str]:
+        path = tmp_path / "site-packages" / "parser_of_notes.py"
+        module = ModuleType("parser_of_notes")
+        exec(compile(text, str(path), "exec"), vars(module))
+        sys.modules[module.__name__] = module
+        lines: list[str] = []
+
+        def inner() -> torch.Tensor:
+            return torch.ones(2).sin()
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            argand.graph_break()
+            y = module.notes(lines, inner)
+            argand.graph_break()
+            return module.doubled(x) + y
+
+        try:
+            with collected("frame_start") as frames:
+                assert torch.equal(argand.compile(step, backend="eager")(torch.ones(2)), step(torch.ones(2)))
+        finally:
+            del sys.modules[module.__name__]
+        return [event.data["function"] for event in frames]
+
+    assert not {"notes", "each"} & {*(functions := compiled_functions(PARSER))}, functions
+    assert "inner" in functions
+    skip._has_torch.cache_clear()
+    assert "notes" in compiled_functions("import torch\n" + PARSER)
+    skip._has_torch.cache_clear()

@@ -39,6 +39,8 @@ def _answer(info: _C.FrameInfo, region: Region) -> _C.Answer:
         return _C.SKIP
     if fx._symbolic_trace._is_fx_tracing_flag and any(isinstance(arg, fx.Proxy) for arg in tree_leaves(info.args)):
         raise not_traced("torch.fx.symbolic_trace")
+    if skip.computes_nothing(info.code) and not any(isinstance(arg, torch.Tensor) for arg in tree_leaves(info.args)):
+        return _C.SKIP  # what it calls is captured
     request = _request(info, region)
     answer = _stored(info, region, request) if request else None
     if answer is not None:

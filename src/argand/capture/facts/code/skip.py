@@ -99,6 +99,23 @@ def _holds_packages(folder: str) -> bool:
     return False
 
 
+def computes_nothing(code: types.CodeType) -> bool:
+    """Whether code is of an installed package that has nothing of torch's: a parser, a log, a reader of settings."""
+    package = _installed(code.co_filename)
+    return bool(package) and not _has_torch(package)
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_torch(package: str) -> bool:
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == package]
+    names = [str(vars(module).get("__name__")) for module in modules if type(module) is types.ModuleType]
+    values = [value for module in modules if type(module) is types.ModuleType for value in list(vars(module).values())]
+    names += [str(vars(value).get("__name__")) for value in values if type(value) is types.ModuleType]
+    names += [str(value.__module__) for value in values if type(value) is types.FunctionType]
+    names += [str(vars(value).get("__module__")) for value in values if issubclass(type(value), type)]
+    return not names or any("torch" in name for name in names)
+
+
 def why_never(code: types.CodeType) -> str | None:
     """Why this code object cannot be captured whatever its arguments; None if it can."""
     if code.co_flags & _GENERATOR:
