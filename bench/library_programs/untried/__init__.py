@@ -15,6 +15,7 @@ from library_programs.untried import (
     probability_and_control,
     rare_packages,
     sound_and_quantized,
+    tutorials,
     vision,
 )
 
@@ -32,7 +33,7 @@ FAST = frozenset(
 )  # fmt: skip
 PARTS = (
     caches_and_checkpoints, families, graphs_and_metrics, later, loops_over_classes, more_packages, other_solvers,
-    packages, probability_and_control, rare_packages, sound_and_quantized, vision,
+    packages, probability_and_control, rare_packages, sound_and_quantized, tutorials, vision,
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     name: dataclasses.replace(program, fast=name in FAST) for part in PARTS for name, program in part.PROGRAMS.items()
