@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import product
 from math import floor
 from typing import Any
@@ -331,19 +332,17 @@ def _gathered(ctx: Context, grad: Tensor, dim: int, axis: Axis, mode: Mode, last
 
     if window.most > UNROLLED:
 
-        def body(ops: Recorder, reduce: Callable[[str, Value], Value], index: Index) -> Value:
-            *own, number = index
+        def body(ops: Recorder, total: Callable[[str, Value], Value], index: Index) -> Value:
+            own, number = index[:-1], index[-1]
             out = ops.simplifier.simplify(start(own) + number)
-            return ops.to_dtype(reduce("sum", _handed(ops, grad, own, dim, axis, mode.taps, out)), grad.dtype)
+            return ops.to_dtype(total("sum", _handed(ops, grad, own, dim, axis, mode.taps, out)), grad.dtype)
 
         return ctx.reduce((*size, Const(window.most)), [grad.ndim], body, val=meta, inputs=[grad])
 
     def load(ops: Recorder, index: Index) -> Value:
-        total: Value | None = None
-        for number in range(window.most):
-            part = _handed(ops, grad, index, dim, axis, mode.taps, ops.simplifier.simplify(start(index) + number))
-            total = part if total is None else ops.add(total, part)
-        return ops.to_dtype(total, grad.dtype)
+        outs = [ops.simplifier.simplify(start(index) + number) for number in range(window.most)]
+        parts = [_handed(ops, grad, index, dim, axis, mode.taps, out) for out in outs]
+        return ops.to_dtype(reduce(ops.add, parts), grad.dtype)
 
     return ctx.lazy(load, [grad], cost=12 * window.most, count=16 * window.most, val=meta)
 
