@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import argand
 from argand._core import _C
 from argand.capture.facts import sources as s
 from argand.capture.facts.input_names import placeholder_name
@@ -69,3 +71,15 @@ def test_type_lookup() -> None:
     assert s.type_lookup(B, "x") == 1
     with pytest.raises(AttributeError):
         s.type_lookup(B, "y")
+
+
+def test_a_tensor_called_self() -> None:
+    """It is an argument of the graph's `forward`, which has another one of this name."""
+
+    def scaled(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self * other
+
+    compiled = argand.compile(scaled, backend="eager", fullgraph=True)
+    for size in (2, 3, 4):
+        x, y = torch.randn(size), torch.randn(size)
+        assert torch.equal(compiled(x, y), x * y)

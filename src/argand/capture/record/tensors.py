@@ -139,7 +139,7 @@ class GraphBuilder:
         self.effectful: set[fx.Node] = set()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo] = []
-        self.input_names: dict[str, int] = {}
+        self.input_names: dict[str, int] = {"self": 1}  # which is the module in the function that fx writes
         self.constants: dict[str, torch.Tensor] = {}
         self.kept: set[fx.Node] = set()
         self.mutated: dict[int, TensorInfo] = {}
