@@ -175,7 +175,7 @@ def run_original(arguments: list[Any], after: Callable[[bool], object] | None, /
     """
 
 def size_class() -> int:
-    """How large the call is whose guards held last, in whatever thread, from 0 to 63: for what is measured, not promised.
+    """How large the call is whose guards held last, in whatever thread, from 0 to 63: to measure by, not to rely on.
 
     The sizes and ints that its guards compare, each counted once, in powers of two. 0 where they compare none, and in a
     call that was captured.

@@ -10,7 +10,6 @@ import torch
 
 import argand
 import sweeps
-from argand.runtime.kernels import lstm
 from argand.runtime.kernels import lstm, timed_choice
 from argand.runtime.kernels.timed_choice import Rivals
 

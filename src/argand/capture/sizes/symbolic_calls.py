@@ -72,15 +72,16 @@ _LARGEST = {
 }
 
 
-def _taken_apart(name: str, args: Args, kwargs: Kwargs) -> tuple[Any, int] | None:
+def _taken_apart(name: str, args: Args, kwargs: Kwargs) -> tuple[int, int] | None:
     """(length of parts, or number of them, as the program gives it; dimension) of a call that takes a tensor apart."""
     if not args or not isinstance(args[0], _Tensor):
         return None
     given = [*args[1:], *(value for key, value in kwargs.items() if key != "dim")]
     count = 1 if name == "unbind" else given.pop(0) if given else None
     dim = kwargs.get("dim", given[0] if given else 0)
-    whole = type(count) in (int, SymbolicInt) and type(dim) is int and -args[0].dim() <= dim < args[0].dim()
-    return (count, dim) if whole else None
+    if count is None or type(count) not in (int, SymbolicInt) or type(dim) is not int:
+        return None
+    return (count, dim) if -args[0].dim() <= dim < args[0].dim() else None
 
 
 def pieces(name: str, args: Args, kwargs: Kwargs) -> int | None:
@@ -303,7 +304,7 @@ class ProbedCall:
             return
         count, dim = taken
         info = self.builder.tensors.get(id(self.args[0]))
-        size: Any = self.args[0].shape[dim]
+        size = self.args[0].shape[dim]
         if info is not None and info.dynamic is not None and info.dynamic.sizes[dim] is not None:
             size = dynamics.wrap(info.dynamic.sizes[dim], size)
         varying = [each.expr for each in (size, count) if type(each) is SymbolicInt]
