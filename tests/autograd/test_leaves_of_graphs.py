@@ -489,3 +489,18 @@ def test_views_of_leaves_over_the_memory_of_results(make: Callable[..., Any]) ->
                 sum((t * t).sum() for t in results).backward()
                 got.append([p.grad, *[t.detach() for t in results]])
             assert_same(*got)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_memory_of_an_input_that_is_no_view_of_it_to_autograd(backend: str) -> None:
+    """What is added to it has the gradient, not the input, and does not lose it."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.detach().mul_(2).add_(w.sum())[:, :1], x * w[0, 0]
+
+    compiled, gradients = argand.compile(fn, backend=backend), []
+    for each in (fn, compiled):
+        x, w = torch.ones(3, 2, requires_grad=True), torch.eye(2).requires_grad_()
+        part, product = each(x, w)
+        gradients.append(torch.autograd.grad(part.square().sum() + 3 * product.sum(), [x, w]))
+    assert_same(*gradients)

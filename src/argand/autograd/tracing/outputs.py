@@ -248,13 +248,16 @@ class Outputs:
 
     def _apart(self, spec: OutputSpec, tensor: TraceTensor, holder: torch.Tensor | None) -> OutputSpec:
         """What autograd is not to know of a result and of what it is rebuilt from."""
-        if holder is None or tensor is holder or tensor.requires_grad:
+        if holder is None or tensor is holder:
             return spec
         if self.tracer.inference_mode or tensor.is_inference() or holder.is_inference():
             return spec
         viewed = tensor._base if tensor._is_view() else tensor
         if viewed is holder or (viewed is not tensor and viewed is holder._base):
             return spec
+        if tensor.requires_grad:
+            whose = "an input" if spec.kind == "alias_of_input" else "another result"
+            raise AutogradError(f"the graph returns memory of {whose}, with a gradient that is not of that")
         unseen = not share_version(tensor, holder)
         return replace(spec, detached=viewed is tensor, detached_base=viewed is not tensor, unseen=unseen)
 
