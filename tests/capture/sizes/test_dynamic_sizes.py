@@ -224,6 +224,19 @@ def test_text_of_a_size_is_constant():
     calls_of(lambda x: {f"n{x.shape[0]}": x + 1}, batches(3, sizes=(3, 4, 5)), compiles=3)
 
 
+def test_a_text_of_a_size_that_nobody_reads():
+    def f(x):
+        torch._assert(x.dim() == 2, f"expected (rows, 3), not {x.shape}, in all {x.shape[0]:>4}")
+        if x.shape[1] != 3:
+            raise ValueError(f"{x.shape}")
+        return x * 2
+
+    calls_of(f, batches(3))
+    calls_of(lambda x: (x * 2, f"{len(x)}"), batches(3, sizes=(3, 4, 5)), compiles=3)
+    calls_of(lambda x: x * {"3": 1, "4": 2, "5": 3}[f"{len(x)}"], batches(3, sizes=(3, 4, 5)), compiles=3)
+    calls_of(lambda x: x * len(f"{x.shape}" + f"{len(x):03}"), batches(3, sizes=(3, 40, 5)), compiles=3)
+
+
 def test_position_embeddings():
     table = torch.arange(32).expand(1, -1)
 

@@ -10,7 +10,7 @@ import collections
 import enum
 import operator
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from argand.capture.facts.typefacts import (
     is_heap,
     is_native,
 )
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicNumber, SymbolicSize
 from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects.call_protocol import native_handlers
@@ -451,10 +451,10 @@ class Access:
 
     # ---- texts of tensors ----------------------------------------------------------------------------------------
 
-    def taint(self, like: object = "") -> TaintedText:
-        """The text of a tensor, or another value that only the running program knows."""
+    def taint(self, like: object = "", numbers: Sequence[SymbolicNumber] = ()) -> TaintedText:
+        """The text of a tensor, or another value that only the running program knows; or one of numbers that vary."""
         self.tainted = True
-        return TaintedText(self.number, like)
+        return TaintedText(self.number, like, numbers)
 
     def refuse_tainted(self, values: Iterable[object]) -> None:
         """End the graph if native code would get such a text, at any depth. Asked only once there is one."""

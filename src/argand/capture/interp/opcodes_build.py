@@ -163,8 +163,9 @@ def unpack_ex(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("BUILD_STRING")
 def build_string(interp: Interpreter, frame: Frame, arg: int) -> None:
     parts = _pop_n(frame, arg)
-    tainted = interp.tainted and any(type(part) is TaintedText for part in parts)
-    frame.stack.append(interp.taint() if tainted else "".join(parts))
+    tainted = [part for part in parts if type(part) is TaintedText] if interp.tainted else []
+    numbers = [number for part in tainted for number in part.numbers] if all(part.numbers for part in tainted) else []
+    frame.stack.append(interp.taint(numbers=numbers) if tainted else "".join(parts))
 
 
 def _convert(interp: Interpreter, kind: int, value: object) -> object:

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from argand._core import _C
 from argand.capture.facts import callables
+from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicNumber, SymbolicSize
 from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
@@ -72,6 +74,10 @@ def _text(interp: Interpreter, method: str, result: object) -> object:
 def to_format(interp: Interpreter, value: object, spec: object) -> object:
     """`format(value, spec)`."""
     cls = type(value)
+    if interp.dynamic and (cls in SYMBOLIC or cls is SymbolicSize):
+        unread = _of_numbers(interp, value, spec)
+        if unread is not None:
+            return unread
     if cls in interp.fast:
         return interp.taint() if interp.is_tensor(value) else str(interp.native(format, value, spec))
     if cls is TaintedText:
@@ -87,6 +93,22 @@ def to_format(interp: Interpreter, value: object, spec: object) -> object:
     if type(spec) is str and spec == "":
         return to_str(interp, value)
     return str(interp.native(format, interp.plain(value), spec))
+
+
+def _of_numbers(interp: Interpreter, value: object, spec: object) -> TaintedText | None:
+    """A text that nobody may look at, of a number that varies or a size, where formatting does not raise."""
+    items = tuple.__iter__(value) if is_a(value, SymbolicSize) else (value,)
+    numbers = [item for item in items if is_a(item, SymbolicNumber)]
+    dynamics = interp.state.graph.dynamics
+    if dynamics is None or dynamics.unbacked is not None or type(spec) is not str:
+        return None
+    if spec and is_a(value, SymbolicSize):
+        return None
+    try:
+        interp.native(format, numbers[0].hint, spec)
+    except ObservedException:
+        return None
+    return interp.taint(numbers=numbers)
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from argand.capture.facts.name_tables import words
+from argand.capture.facts.values.symbolic import SymbolicNumber
 from argand.errors import GraphBreak, graph_break
 
 
@@ -19,17 +21,25 @@ class TaintedText:
     Arguments:
         sequence: of the root instruction that made it: where the graph must end instead.
         like: a value of its type.
+        numbers: the numbers that vary of which it is made, with nothing that only the running program knows.
     """
 
-    __slots__ = ("like", "sequence")
+    __slots__ = ("like", "numbers", "sequence")
 
-    def __init__(self, sequence: int, like: Any = "") -> None:
+    def __init__(self, sequence: int, like: Any = "", numbers: Sequence[SymbolicNumber] = ()) -> None:
         self.like = like
+        self.numbers = numbers
         self.sequence = sequence
 
 
 def formatted_tensor(text: TaintedText) -> GraphBreak:
-    """The graph break for a use of such a value: where it was made, so that the real one is made there."""
+    """The graph break for a use of such a value: where it was made, so that the real one is made there.
+
+    Raises:
+        Restart: it is made of numbers, which are constants from here on.
+    """
+    for number in text.numbers:
+        number.number()
     if text.like == "":
         stop = graph_break(
             kind="data-dependent text",
