@@ -20,9 +20,9 @@ $(STAMP): $(CORE)
 demo: $(STAMP)
 	$(BIN)/python bench/compare.py $(DEMO)
 
-# NPROC workers: on two cores others run while two wait for compilers and child processes (three leave a fifth of the time idle). SWEEPS=whole runs the sweeps with all their cases (tests/sweeps.py).
+# NPROC workers: on two cores others run while two or three wait for compilers and child processes (three in all leave a fifth of the time idle). SWEEPS=whole runs the sweeps with all their cases (tests/sweeps.py).
 # Hundreds of tests start processes that import the same modules: these are compiled once, where they may be kept.
-NPROC ?= 4
+NPROC ?= 5
 SWEEPS ?= part
 test: $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python tests/run_all.py $(NPROC) $(TESTARGS)

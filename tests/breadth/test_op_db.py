@@ -27,7 +27,7 @@ def test_a_fraction_of_the_operators(shard: int) -> None:
             samples += tally.samples
             one_graph += tally.one_graph
     assert not differences
-    assert one_graph > samples / 2
+    assert one_graph >= samples / 3
 
 
 # Found by op_db_eager.py.

@@ -36,12 +36,22 @@ def test_sums(dtype):
     check(torch.count_nonzero, x, loops_only=True)
 
 
+def _takes_bools(total):
+    try:
+        return bool(total(torch.tensor([1.0]), 0, dtype=torch.bool))
+    except NotImplementedError:  # nansum, up to torch 2.12
+        return False
+
+
+TOTALS_AS_BOOLS = tuple(filter(_takes_bools, (torch.sum, torch.prod, torch.nansum)))
+
+
 def test_totals_as_bools():
     """Of the compiled kernels: 8-bit numbers would be added up, 2 of which are no bool."""
 
     def totals(*given):
         rows = [(x, dim) for x in given for dim in (-1, 0)]
-        return [total(x, dim, dtype=torch.bool) for total in (torch.sum, torch.prod, torch.nansum) for x, dim in rows]
+        return [total(x, dim, dtype=torch.bool) for total in TOTALS_AS_BOOLS for x, dim in rows]
 
     inputs = [sample(dtype, 5, 19) % 3 for dtype in (torch.int64, torch.int32, torch.uint8)]
     inputs += [sample(torch.bool, 5, 19), sample(torch.float32, 5, 19).clamp(0)]

@@ -273,3 +273,13 @@ def test_into_how_many_parts_varies(name: str) -> None:
     for size, count in ((4, 5), (3, 7), (3, 2), (5, 2), (5, 6), (9, 4), (8, 4), (0, 3)):
         x = torch.randn(size, 2)
         assert [part.tolist() for part in compiled(x, count)] == [part.tolist() for part in program(x, count)]
+
+
+def test_one_version_serves_sizes_with_as_many_parts() -> None:
+    compiled = argand.compile(lambda x: x.split(4)[-1] * 2, backend="eager", fullgraph=True, dynamic=True)
+    findings = Findings()
+    with findings.listening():
+        for size in (6, 7, 5, 8):
+            x = torch.randn(size, 2)
+            assert torch.equal(compiled(x), x[4:] * 2)
+    assert not findings.recompiles

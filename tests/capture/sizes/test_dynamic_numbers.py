@@ -366,7 +366,6 @@ def test_recompiles_name_the_condition():
     "fn",
     [
         lambda x: sum(x.unbind(0)),
-        lambda x: x.split(3)[0],
         lambda x: x + len("%d" % x.shape[0]),
         lambda x: x + torch.ones(8, 3),
         lambda x: x.view(2, 4, 3),

@@ -498,9 +498,7 @@ def plainly(text: str) -> str:
     return re.sub(r"0x[0-9a-f]{6,}|\b\d{12,}\b", "...", text)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"), [*((name, "same") for name in PROGRAMS), *sweeps.chessboard(PROGRAMS, ["all vary", "varying"])]
-)
+@pytest.mark.parametrize(("name", "sizes"), sweeps.chessboard(PROGRAMS, ["same", "all vary", "varying"]))
 def test_as_when_each_is_interpreted(name: str, sizes: str, monkeypatch: Any, repeats: list[str]) -> None:
     module, given = build(name), inputs(name, sizes != "same")
     copied = copy.deepcopy if name != "comparing" else lambda module: module
