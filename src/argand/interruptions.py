@@ -41,7 +41,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 _ENTRY, _BACKWARD = opmap["RESUME"], opmap["JUMP_BACKWARD"]
 _AFTER_YIELD, _PLACE = 1, 3  # of an entry's argument: the place is what these bits say
-_CALLS = {code for name, code in opmap.items() if name.startswith("CALL")}
+_CALLS = {code for name, code in opmap.items() if name.startswith(("CALL", "PRECALL"))}  # 3.11 does some in PRECALL
 _NOT_SENDING = {*sys.stdlib_module_names, "argand", "numpy", "torch"}
 
 

@@ -300,7 +300,8 @@ def test_an_exception_that_comes_where_a_generator_goes_on_was_sent() -> None:
     places = {place.offset: place for place in dis.get_instructions(frame.f_code)}
     entries = [at for at, place in places.items() if place.opname == "RESUME"]
     assert len(entries) == 3
-    call = next(at for at, place in places.items() if place.opname.startswith("CALL"))
-    for at in (*entries, call):
-        error = ValueError("two").with_traceback(types.TracebackType(None, frame, at, frame.f_lineno))
-        assert interruptions.is_of_handler(error) is (at != call)
+    calls = [at for at, place in places.items() if place.opname.startswith(("CALL", "PRECALL"))]
+    for at in (*entries, *calls):  # CPython 3.11 does some calls in what comes before them
+        for error in (ValueError("two"), Late()):
+            raised = error.with_traceback(types.TracebackType(None, frame, at, frame.f_lineno))
+            assert interruptions.is_of_handler(raised) is (at in entries or type(error) is Late)

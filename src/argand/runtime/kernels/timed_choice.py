@@ -23,10 +23,8 @@ from argand.runtime import cache, process, processor
 from argand.runtime.kernels.texts import text_of
 
 _PAIRS = 4  # of times of a kind
-_MOST_PAIRS, _SHORT = (
-    24,
-    0.002,
-)  # seconds of all up to which there are more, and of a call: it computes nothing more then
+_MOST_PAIRS = 24
+_SHORT = 0.002  # seconds of all up to which there are more pairs, and of a call: it computes nothing more then
 _CLOSE, _LONGER = 1.2, 0.02  # two times that differ by less than this factor are taken more often, for so many seconds
 _LEAST_PAIRS, _LONG = 2, 0.05  # seconds of all from which there are fewer
 _FIRST = (1, 1, 0, 0, 0)  # of pairs: so nothing that happens every second, third or fourth time is always one way's
