@@ -24,7 +24,7 @@ from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.backends import slow_kernels
-from argand.backends.small_graphs import small_graph
+from argand.backends.small_graphs import Compare, small_graph
 from argand.config import config
 from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import lies_densely
@@ -109,7 +109,8 @@ def unless_too_small(
         return compiled
     records, asked = has_backward is not None, has_backward or (lambda: False)
     contest = Contest(compiled, lazy_forward(gm), written=written)
-    return small_graph(compiled, contest.forward, key, lambda args: contest.is_slower(args, asked()), records=records)
+    compare: Compare = lambda args: contest.is_slower(args, asked())  # noqa: E731
+    return small_graph(compiled, contest.forward, key, compare, records=records, varies="symbols" in gm.meta)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,14 @@ _EAGER, _COMPILED = b"eager", b"compiled"
 
 
 def small_graph(
-    compiled: Call, graph: Call, key: Callable[[], str], compare: Compare, *, records: bool, stored: bool = False
+    compiled: Call,
+    graph: Call,
+    key: Callable[[], str],
+    compare: Compare,
+    *,
+    records: bool,
+    varies: bool,
+    stored: bool = False,
 ) -> Call:
     """`compiled`, until `compare` of the arguments of later calls says that `graph` is faster for calls of their size;
     and always where hooks follow what is saved: a checkpoint compares that with what its second run saves.
@@ -39,23 +46,38 @@ def small_graph(
         key: gives the key of the backward's entry, or of the program's.
         compare: what is to be said of a graph that is faster; "" of others, None when it cannot be said.
         records: the graph records gradients.
+        varies: it is for many sizes.
         stored: an earlier process has told of the graph, perhaps also which is faster.
     """
     followed = is_followed if records else None
-    undecided = _Undecided(compiled, graph, key, compare, followed, stored)
-    settled_for, size_class = undecided.settled.get, _C.size_class
+    size_class = _C.size_class if varies else _only_one
+    undecided = _Undecided(compiled, graph, key, compare, followed, size_class, stored)
+    settled_for = undecided.settled.get
+    current: Call = undecided
 
     def parts() -> tuple[Any, ...]:
         entry = key()  # there may be none: the forward is not kept, or a library cannot be
         undecided.is_described = True
-        return compiled, graph, entry, records
+        return compiled, graph, entry, records, varies
 
     def call(*args: Any) -> Any:
         if followed is not None and followed():
             return compiled(*args)
         return settled_for(size_class(), undecided)(*args)
 
-    return with_recipe(call, "small", parts)
+    def call_of_one_size(*args: Any) -> Any:
+        nonlocal current
+        if followed is not None and followed():
+            return compiled(*args)
+        if current is undecided:
+            current = settled_for(0, undecided)
+        return current(*args)
+
+    return with_recipe(call if varies else call_of_one_size, "small", parts)
+
+
+def _only_one() -> int:
+    return 0
 
 
 class _Undecided:
@@ -69,9 +91,17 @@ class _Undecided:
     """
 
     def __init__(
-        self, compiled: Call, graph: Call, key: Callable[[], str], compare: Compare, followed: Any, stored: bool
+        self,
+        compiled: Call,
+        graph: Call,
+        key: Callable[[], str],
+        compare: Compare,
+        followed: Any,
+        size_class: Callable[[], int],
+        stored: bool,
     ) -> None:
         self.compiled, self.graph, self.key, self.compare, self.followed = compiled, graph, key, compare, followed
+        self.size_class = size_class
         self.is_described = self.stored = stored
         self.settled: dict[int, Call] = {}
         self.told: dict[int, bytes | None] = {}
@@ -79,7 +109,7 @@ class _Undecided:
         self.slower: set[int] = set()
 
     def __call__(self, *args: Any) -> Any:
-        sizes = _C.size_class()
+        sizes = self.size_class()
         left = self.left.get(sizes)
         if left is None:
             self.told[sizes] = cache.find(_entry(self.key(), sizes), cache.OUTCOME) if self.stored else None
@@ -102,7 +132,7 @@ class _Undecided:
         eager = bool(slower) or told == _EAGER
         self.settled[sizes] = settled(self.graph) if eager else self.compiled
         if eager:
-            _C.prefer_original(sizes, self.followed)
+            _C.prefer_original(_C.size_class(), self.followed)
         if slower:
             events.emit("fallback", "backend", slower, reason=slower, scope="graph")
         if self.is_described and told is None and slower is not None:

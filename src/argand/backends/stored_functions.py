@@ -51,13 +51,14 @@ def stored_function(
 
 
 def stored_small(
-    compiled: Callable[..., Any], graph: Callable[..., Any], key: str, records: bool
+    compiled: Callable[..., Any], graph: Callable[..., Any], key: str, records: bool, varies: bool
 ) -> Callable[..., Any]:
     """A small graph, until it is found, or known, that eager's kernels are faster.
 
     Arguments:
         key: of the backward's entry, or the program's.
         records: the graph records gradients.
+        varies: it is for many sizes.
     """
 
     def compare(args: Sequence[Any]) -> str | None:
@@ -69,7 +70,7 @@ def stored_small(
             return None
         return Contest(compiled, graph).is_slower(args, has_backward)
 
-    return small_graph(compiled, graph, lambda: key, compare, records=records, stored=True)
+    return small_graph(compiled, graph, lambda: key, compare, records=records, varies=varies, stored=True)
 
 
 def _recorded(call: HostCall, told: tuple[Any, ...]) -> Boxed:
