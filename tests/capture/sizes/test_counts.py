@@ -283,3 +283,16 @@ def test_one_version_serves_sizes_with_as_many_parts() -> None:
             x = torch.randn(size, 2)
             assert torch.equal(compiled(x), x[4:] * 2)
     assert not findings.recompiles
+
+
+def test_sizes_that_would_be_negative_raise_where_eager_does() -> None:
+    def program(x: torch.Tensor) -> object:
+        try:
+            return torch.arange(1, x.shape[0] // 3, 1)
+        except RuntimeError:
+            return "no numbers"
+
+    compiled = argand.compile(program, backend="eager")
+    for size in (9, 12, 15, 2, 3):
+        x = torch.ones(size)
+        assert str(compiled(x)) == str(program(x))

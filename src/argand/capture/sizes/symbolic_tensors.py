@@ -190,6 +190,9 @@ def note(builder: GraphBuilder, meta: torch.Tensor, siblings: tuple[torch.Tensor
     unbacked = _dynamics(builder).unbacked
     if unbacked is not None:
         unbacked.found_in(info.node, sizes)
+    for size in sizes:
+        if isinstance(size, Expr) and (unbacked is None or not unbacked.among(size)):
+            _dynamics(builder).require(Relation("ge", size, 0))  # else eager raises, perhaps within a try
     memory.guard_size(builder, info)
     _guard_layout(builder, info)
 
