@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -91,21 +90,17 @@ def test_times_beside_a_compiler_are_not_kept(monkeypatch):
     assert chosen(timer) and timer.asked == 4
 
 
-@pytest.mark.parametrize(
-    ("seconds", "other", "rounds"),
-    [(1e-5, 1e-5, 25), (2.1e-4, 2.1e-4, 10), (2e-3, 2e-3, 5), (2e-3, 2.5e-3, 5), (2e-3, 2.8e-3, 3), (0.02, 0.02, 3)],
-)
-def test_quick_calls_are_timed_more_often_and_those_that_are_clearly_slower_less(monkeypatch, seconds, other, rounds):
+@pytest.mark.parametrize(("seconds", "rounds"), [(1e-5, 25), (2.1e-4, 10), (2e-3, 5), (0.02, 3)])
+def test_quick_calls_are_timed_more_often(monkeypatch, seconds, rounds):
     now = [0.0]
     for clock in ("perf_counter", "thread_time"):
         monkeypatch.setattr(timing.time, clock, lambda: now[0])
 
-    def call(seconds):
+    def call():
         now[0] += seconds
 
-    times = timing.time_calls([functools.partial(call, each) for each in (seconds, other)], torch.device("cpu"))
-    assert times == pytest.approx([1e6 * seconds, 1e6 * other])
-    assert now[0] == pytest.approx((seconds + other) * (1 + rounds))
+    times = timing.time_calls([call, call], torch.device("cpu"))
+    assert times == pytest.approx([1e6 * seconds] * 2) and now[0] == pytest.approx(2 * seconds * (1 + rounds))
 
 
 def test_other_targets_time_nothing(monkeypatch):

@@ -113,8 +113,9 @@ class ProbedCall:
         self.args, self.kwargs = args, kwargs
         self.run = run
         if getattr(func, "__name__", "") in _APART:
-            self.run = self._into_as_many(run)
-            self._guard_pieces()
+            parts = pieces(func.__name__, *self.arguments_at(0))
+            self.run = self._into_as_many(run, parts)
+            self._guard_pieces(parts)
         self.result: object = None
         self.memory: list[int | None] = []
         self.grad = False
@@ -280,26 +281,26 @@ class ProbedCall:
             self.learn()
         return result, siblings
 
-    def _into_as_many(self, run: Run) -> Run:
+    def _into_as_many(self, run: Run, parts: int | None) -> Run:
         """`run` that raises where a tensor is taken apart into more or fewer than at the hint."""
         name = self.func.__name__
 
         def checked(args: Args, kwargs: Kwargs, judged: bool = True) -> object:
-            if pieces(name, args, kwargs) != self._parts():
+            if pieces(name, args, kwargs) != parts:
                 raise ValueError("another number of tensors")
             return run(args, kwargs, judged)
 
         return checked
 
-    def _guard_pieces(self) -> None:
+    def _guard_pieces(self, parts: int | None) -> None:
         """Guard into how many tensors one is taken apart, where two numbers of which neither is known say so: at the
         probes one of these may be larger than the other as in the call at hand, and others would not be told apart.
 
         Raises:
             Restart: at a probe they are others.
         """
-        name, taken, parts = self.func.__name__, _taken_apart(self.func.__name__, self.args, self.kwargs), self._parts()
-        dynamics = self.dynamics
+        name, dynamics = self.func.__name__, self.dynamics
+        taken = _taken_apart(name, self.args, self.kwargs)
         if taken is None or not parts or name == "unbind":
             return
         count, dim = taken
@@ -318,9 +319,6 @@ class ProbedCall:
             length = (size + count - 1) // count if "chunk" in name else count
             dynamics.compare("le", size, length * parts)
             dynamics.compare("gt", size, length * (parts - 1))
-
-    def _parts(self) -> int | None:
-        return pieces(self.func.__name__, *self.arguments_at(0))
 
     def arguments_at(self, index: int) -> tuple[Args, Kwargs]:
         """The arguments at the hint (0) or at the probe of sibling `index`."""

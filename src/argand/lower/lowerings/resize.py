@@ -358,9 +358,8 @@ def _gradient(rank: int, mode: Mode) -> Rule:
         shape = ctx.sizes(ctx.val.shape)
         axes = _axes(shape[-rank:], grad.size[-rank:], mode, options, dtype)
         refuse(any(extent == 0 for extent in grad.size), "a gradient of nothing")
-        if mode.reach == 2 and all(
-            axis.count == axis.size for axis in axes
-        ):  # eager copies, also where a factor is given
+        kept = all(axis.count == axis.size for axis in axes)
+        if mode.reach == 2 and kept:  # eager copies, also where a factor is given
             return ctx.lazy(grad.load, [grad])
         if all(axis.count >= axis.size for axis in axes) and (mode.reach == 2 or _looks_up_rows(ctx)):
             for number, axis in enumerate(axes):

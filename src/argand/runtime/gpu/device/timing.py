@@ -13,7 +13,6 @@ _AHEAD = 1_000_000  # cycles that the GPU waits in a round (half a millisecond),
 _LEAST_REPEATS = 2
 _LONG = 400.0  # microseconds from which a call is repeated less often
 _LEAST_ROUNDS_ON_HOST, _LONG_ON_HOST = 3, 0.03  # seconds of all rounds from which there are fewer
-_CLEAR_ON_HOST = 1.3  # of the other's time takes the first or the second call where there are fewer, too
 _MOST_ROUNDS_ON_HOST, _SHORT_ON_HOST = 25, 0.004  # seconds of all rounds up to which there are more
 
 
@@ -78,7 +77,6 @@ def _on_host(calls: Sequence[Callable[[], object]]) -> list[float]:
             call()
             best[place] = min(best[place], 1e6 * (clock() - start))
         passed = clock() - begin
-        enough = passed > _LONG_ON_HOST or max(best[:2]) > _CLEAR_ON_HOST * min(best[:2])
-        if number >= (_LEAST_ROUNDS_ON_HOST if enough else ROUNDS) and passed > _SHORT_ON_HOST:
+        if number >= (_LEAST_ROUNDS_ON_HOST if passed > _LONG_ON_HOST else ROUNDS) and passed > _SHORT_ON_HOST:
             break
     return best
