@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from . import attention, blocks, convolutions, further, images, sequences, structures
+from . import attention, blocks, classifiers, convolutions, further, images, sequences, structures
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -22,4 +22,5 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
     **blocks.PROGRAMS,
     **images.PROGRAMS,
     **further.PROGRAMS,
+    **classifiers.PROGRAMS,
 }
