@@ -25,7 +25,10 @@ def classifier(architecture: str) -> Made:
 
     extra = {"init_weights": False} if architecture in ("googlenet", "inception_v3") else {}
     size = 299 if architecture == "inception_v3" else 224
-    return models.get_model(architecture, weights=None, **extra).eval(), (torch.randn(4, 3, size, size),)
+    model = models.get_model(architecture, weights=None, **extra).eval()
+    if isinstance(model, models.VisionTransformer):
+        nn.init.normal_(model.heads[-1].weight, std=0.02)  # zero: no gradient would reach anything else
+    return model, (torch.randn(4, 3, size, size),)
 
 
 PROGRAMS: dict[str, Callable[[], Made]] = (

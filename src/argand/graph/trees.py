@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,14 +10,19 @@ import torch
 
 def leaves(tree: Any) -> Iterator[Any]:
     """What is none of these containers, in order; keys of dicts are not looked at."""
-    if isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from leaves(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from leaves(item)
-    else:
-        yield tree
+    gathered: list[Any] = []
+    _gather((tree,), gathered)
+    return iter(gathered)
+
+
+def _gather(items: Iterable[Any], into: list[Any]) -> None:
+    for item in items:
+        if isinstance(item, (tuple, list)):
+            _gather(item, into)
+        elif isinstance(item, dict):
+            _gather(item.values(), into)
+        else:
+            into.append(item)
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ Loop variables run over `range(size)`; a `Sym` is at least its `minimum`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import gcd
 from typing import Any, Final
 
@@ -68,6 +69,10 @@ def coefficient(expr: Expr, var: Expr) -> Expr | None:
     """
     if var not in expr.free:
         return ZERO
+    if not expr.has_divmod:  # nearly always: one term is the variable times an integer
+        of_var = [(monomial, scale) for monomial, scale in expr.poly if var in monomial]
+        if len(of_var) == 1 and len(of_var[0][0]) == 1:
+            return Const(of_var[0][1])
     terms: dict[Monomial, int] = {}
     for monomial, scale in expr.poly:
         count = monomial.count(var)
@@ -146,6 +151,7 @@ def exact_divide(value: Expr, by: Expr) -> Expr | None:
 _C_TYPES: Final = ("i8", "i16", "i32", "i64")  # of the generated source; variables may be called so, too
 
 
+@lru_cache(maxsize=1 << 14)
 def to_c(expr: ExprLike) -> str:
     """C source of `expr`; `/` and `%` of C's, which round towards 0, only for operands that are not negative."""
     if isinstance(expr, int):

@@ -240,10 +240,8 @@ class Mul(Expr):
     __slots__ = ()
 
     def _build(self, poly: Poly) -> None:
-        ((monomial, coefficient),) = poly
         _build_sum(self, poly)
-        product = "*".join(atom._text for atom in monomial)
-        self._text = product if coefficient == 1 else f"{coefficient}*{product}"
+        self._text = _term(*poly[0])
 
     @property
     def args(self) -> tuple[Expr, ...]:
@@ -261,7 +259,7 @@ class Add(Expr):
 
     def _build(self, poly: Poly) -> None:
         _build_sum(self, poly)
-        text = " + ".join(str(term) for term in self.args)
+        text = " + ".join([_term(monomial, coefficient) for monomial, coefficient in poly])
         self._text = text.replace("+ -", "- ")
 
     @property
@@ -283,6 +281,14 @@ def _build_sum(expr: Expr, poly: Poly) -> None:
     atoms = [atom for monomial, _ in poly for atom in monomial]
     expr.free = frozenset().union(*(atom.free for atom in atoms))
     expr.has_divmod = any(atom.has_divmod for atom in atoms)
+
+
+def _term(monomial: Monomial, coefficient: int) -> str:
+    """The text of a product of atoms and an integer."""
+    if not monomial:
+        return str(coefficient)
+    product = "*".join(map(_text, monomial))
+    return product if coefficient == 1 else f"{coefficient}*{product}"
 
 
 def _factor(expr: Expr) -> str:
