@@ -62,6 +62,7 @@ def compare(backend: Any, fn: Callable[..., Any], make: Callable[[], list[Any]])
     assert differences(got, want) == ""
     assert differences(got_args, want_args) == ""
     assert relations(got, got_args) == relations(want, want_args)
+    assert [arg._version > 0 for arg in got_args] == [arg._version > 0 for arg in want_args]
     return reasons
 
 
@@ -282,6 +283,7 @@ COMPILED = {
 REFUSED = {
     "expanded input written": (lambda x: x.add_(1), lambda: [torch.randn(3, 1).expand(3, 4)], "share memory"),
     "input transposed in place": (lambda x: x.t_(), lambda: [f32(3, 4)], "shape of an input"),
+    "view of an input transposed in place": (lambda x: x.mT.t_() + 1, lambda: [f32(3, 4)], "version of an input"),
     "resize_": (lambda x: (x * 1).resize_(2, 2), lambda: [f32(3, 4)], "storage"),
     "out= resized": (lambda x: torch.add(x, 1, out=torch.empty(0)), lambda: [f32(3, 4)], "resizes"),
     "promotion in place": (lambda x: x.add_(1.5), lambda: [torch.arange(4)], "RuntimeError"),

@@ -62,6 +62,10 @@ def versions_raised(tracer: Recorder, index: int) -> int:
 
 def check_aliased_inputs(tracer: Recorder, reals: list[torch.Tensor]) -> None:
     """A written input must not share memory with another one: the trace treats them as separate."""
+    for index, stand_in in enumerate(tracer.inputs):  # a view may be given another shape in place
+        if index not in tracer.mutated and not stand_in.is_inference() and stand_in._version:
+            if not tracer.bases.covers(reals[index]):
+                raise AutogradError("the graph raises the version of an input that it does not write to")
     if not tracer.mutated:
         return
     if not tracer.inference_mode and any(reals[index].is_inference() for index in tracer.mutated):
