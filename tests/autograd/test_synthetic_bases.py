@@ -289,6 +289,20 @@ def test_writes_over_part_of_an_argument_raise_as_in_eager(fn: Callable[..., Any
                 wrap(fn)(base[:4], base[2:6])
 
 
+def test_what_a_program_did_before_such_a_write(backend: str) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, log: list[int]) -> torch.Tensor:
+        log.append(1)
+        x.add_(y.t())
+        log.append(2)
+        return x
+
+    log: list[int] = []
+    x = torch.ones(2, 2)
+    with pytest.raises(RuntimeError, match="single memory location|partial|overlap"):
+        argand.compile(program, backend=backend)(x, x.view(2, 2), log)
+    assert log == [1]
+
+
 def test_several_groups_of_arguments_that_share_memory(reasons: list[str], backend: str) -> None:
     """Groups are told apart by what they are, not by what their tensors hold."""
 

@@ -271,8 +271,8 @@ def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool
 def _may_overlap(builder: GraphBuilder, info: TensorInfo, func: Function | None, args: Args) -> bool:
     """Whether eager may refuse a write because it reads memory that it writes to.
 
-    Stand-ins do not refuse it, and guards do not ask how inputs lie to each other: where these may, and nothing in the
-    program would be told of it, they are taken to lie apart.
+    Stand-ins do not refuse it, and guards do not ask how inputs lie to each other: where these may, do not in the call
+    at hand, and nothing in the program would be told of it, they are taken to lie apart.
     """
     read = [arg for given in args for arg in (given if isinstance(given, tuple | list) else (given,))]
     if any(arg is info.tensor for arg in read):  # once as what is written to; a second time it is read (`x[None] = x`)
@@ -286,8 +286,10 @@ def _may_overlap(builder: GraphBuilder, info: TensorInfo, func: Function | None,
         for other in others:
             if storage_address(other.tensor) == memory and (moves or _place(other.tensor) != place):
                 return True
-        outside = _exists_outside(builder, info) and any(_exists_outside(builder, other) for other in others)
-        return outside and _any_notices(builder)
+        written = _inputs_behind(builder, info)
+        behind = [one for other in others for one in _inputs_behind(builder, other)] if written else []
+        shared = {_real_memory(one) for one in written}.intersection([_real_memory(one) for one in behind]) - {None}
+        return bool(behind) and (bool(shared) or _any_notices(builder))
 
 
 _MOVING = ("__setitem__", "index_", "scatter", "masked_scatter", "put_")
@@ -326,14 +328,25 @@ def _name(func: Function | None) -> str:
 
 def _exists_outside(builder: GraphBuilder, info: TensorInfo) -> bool:
     """Whether a stand-in's memory may be that of an input or of a tensor that the graph holds."""
+    return bool(_inputs_behind(builder, info))
+
+
+def _inputs_behind(builder: GraphBuilder, info: TensorInfo) -> list[TensorInfo]:
+    """The inputs, or tensors that the graph holds, whose memory a stand-in's may be."""
     if info.source is not None or info.node.op not in ("call_function", "call_method"):
-        return True
+        return [info]
     with torch._C.DisableTorchFunction():
         mine = storage_address(info.tensor)
-        return any(
-            other.node.op in ("placeholder", "get_attr") and storage_address(other.tensor) == mine
+        return [
+            other
             for other in builder.tensors.values()
-        )
+            if other.node.op in ("placeholder", "get_attr") and storage_address(other.tensor) == mine
+        ]
+
+
+def _real_memory(info: TensorInfo) -> int | None:
+    """Where the memory of an input lies in the call at hand, if that is known."""
+    return storage_address(info.real) or None if isinstance(info.real, torch.Tensor) else None
 
 
 def _any_notices(builder: GraphBuilder) -> bool:
