@@ -277,6 +277,9 @@ COMPILED = {
     "random draws": (random_draws, lambda: [f32(3)]),
     "unread draw": (unread_draw, lambda: [f32(3)]),
     "bernoulli_ transposed": (bernoulli_transposed, lambda: [f32(3, 50)]),
+    "window that slides": (lambda x: x[:, :-1].copy_(x[:, 1:]), lambda: [f32(33, 33)]),
+    "write beside what is read": (lambda x: x[:, 1::2].mul_(x[:, ::2]), lambda: [f32(4, 32)]),
+    "places beside what is read": (lambda x: x[:, :2].index_add_(0, torch.tensor([1]), x[:1, 2:]), lambda: [f32(4, 4)]),
     "autocast": (autocast_inside, lambda: [f32(3, 4), f32(5, 4)]),
 }
 
@@ -284,6 +287,9 @@ REFUSED = {
     "expanded input written": (lambda x: x.add_(1), lambda: [torch.randn(3, 1).expand(3, 4)], "share memory"),
     "input transposed in place": (lambda x: x.t_(), lambda: [f32(3, 4)], "shape of an input"),
     "view of an input transposed in place": (lambda x: x.mT.t_() + 1, lambda: [f32(3, 4)], "version of an input"),
+    "write over what is read later": (lambda x: x[:, 1:].add_(x[:, :-1]), lambda: [f32(33, 33)], "reads it elsewhere"),
+    "copy over what is read later": (lambda x: x.t().copy_(x[:, :1]), lambda: [f32(33, 33)], "reads it elsewhere"),
+    "product over a factor": (lambda x: torch.mm(x[1:, 1:], x[:-1, :-1], out=x[1:, :-1]), lambda: [f32(5, 5)], "reads"),
     "resize_": (lambda x: (x * 1).resize_(2, 2), lambda: [f32(3, 4)], "storage"),
     "out= resized": (lambda x: torch.add(x, 1, out=torch.empty(0)), lambda: [f32(3, 4)], "resizes"),
     "promotion in place": (lambda x: x.add_(1.5), lambda: [torch.arange(4)], "RuntimeError"),

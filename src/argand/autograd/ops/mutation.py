@@ -14,7 +14,7 @@ from argand.autograd.recording.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec, strided_meta
-from argand.graph.metadata.strides import is_dense
+from argand.graph.metadata.strides import is_dense, meet
 from argand.graph.plain_checks import with_plain_checks
 from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
@@ -101,13 +101,11 @@ def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
         )
     bound = {argument.name: value for argument, value in zip(func._schema.arguments, args)}
     bound.update(kwargs)
-    refuse_partial_overlap(
-        _tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, [*bound.values()])
-    )
-    refuse_written_twice(_tensors(tracer, [bound.get(name) for name in form.written]))
-    if func._schema.name.partition("::")[2].removesuffix("_") in _APART:
-        read = [value for name, value in bound.items() if name not in form.written]
-        _refuse_overlap(_tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, read))
+    written = _tensors(tracer, [bound.get(name) for name in form.written])
+    refuse_written_twice(written)
+    elementwise = torch.Tag.pointwise in form.func.tags and "masked_fill" not in func._schema.name
+    read = [value for name, value in bound.items() if elementwise or name not in form.written]
+    refuse_overlap(written, _tensors(tracer, read), elementwise=elementwise)
     _check(tracer, func, args, kwargs)
     positional, keywords = _arguments_for(form, bound)
     result = tracer.run(form.func, positional, keywords)
@@ -123,25 +121,6 @@ def _tensors(tracer: Recorder, tree: Any) -> list[TraceTensor]:
     return [tracer.tensor(tensor) for tensor in tensors_of(tree)]
 
 
-_APART = frozenset((
-    "index_add", "index_copy", "index_fill", "index_put", "_index_put_impl", "index_reduce", "masked_fill",
-    "masked_scatter", "put", "scatter", "scatter_add", "scatter_reduce", "gather", "index_select", "take",
-    "cat", "stack",
-))  # fmt: skip
-"""Writes (of some, those to `out=`) whose kernels refuse to read any of the memory that they write to."""
-
-
-def _refuse_overlap(written: list[TraceTensor], read: list[TraceTensor]) -> None:
-    for target in written:
-        for other in read:
-            empty = other is not target and not (target.numel() and other.numel())
-            if other.value.root is target.value.root and not empty:
-                raise AutogradError(
-                    "an operator that reads and writes at positions is given memory twice",
-                    remedy="clone one argument; until then the graph runs eagerly, which raises if the kernel does",
-                )
-
-
 def refuse_written_twice(written: list[TraceTensor], read: Sequence[TraceTensor] = ()) -> None:
     """A kernel that writes to one memory by two arguments leaves there what its order of writes makes of it.
 
@@ -150,49 +129,55 @@ def refuse_written_twice(written: list[TraceTensor], read: Sequence[TraceTensor]
     """
     for number, one in enumerate(written):
         for other in (*written[number + 1 :], *read):
-            same = one.value.root is other.value.root and one.numel() and other.numel()
-            if same and not _apart(one.value.spec, other.value.spec):
+            if one.value.root is other.value.root and _meet(one.value.spec, other.value.spec):
                 raise AutogradError(
                     "an operator writes to the same memory by two of its arguments",
                     remedy="clone one argument; until then the graph runs eagerly",
                 )
 
 
-def _apart(one: Spec, two: Spec) -> bool:
-    """Whether two tensors of one storage surely have no memory in common."""
-    if not (is_dense(one.size, one.stride) and is_dense(two.size, two.stride)):
-        return False
-    (start, end), (begin, stop) = (_bytes(one), _bytes(two))
-    return end <= begin or stop <= start
+def refuse_overlap(written: list[TraceTensor], read: list[TraceTensor], elementwise: bool = True) -> None:
+    """Kernels raise where they would write to what they read, or read what they have written by then.
 
-
-def refuse_partial_overlap(written: list[TraceTensor], read: list[TraceTensor]) -> None:
-    """Kernels raise where they would write to part of what they read: the graph runs eagerly, which says so."""
+    Arguments:
+        elementwise: what an element becomes is computed from those at its own place.
+    """
     for target in written:
-        group = target.value.group
-        if group is None:
-            continue
         for other in read:
-            if other.value.group is group and _overlap_in_part(target.value.spec, other.value.spec):
+            if other.value.root is target.value.root and (
+                _spoils(target.value.spec, other.value.spec, elementwise) or (target is other and not elementwise)
+            ):
                 raise AutogradError(
-                    "an operator writes to memory that overlaps one of its arguments in part",
+                    "an operator writes to memory that overlaps one of its arguments in part, or reads it elsewhere",
                     remedy="clone that argument; until then the graph runs eagerly, which raises if the kernel does",
                 )
 
 
-def _overlap_in_part(one: Spec, two: Spec) -> bool:
-    if 0 in one.size or 0 in two.size or not (is_dense(one.size, one.stride) and is_dense(two.size, two.stride)):
-        return False  # nothing there, or nothing that eager finds out
-    (start, end), (begin, stop) = (_bytes(one), _bytes(two))
-    if (start, end) == (begin, stop):
-        return one.stride != two.stride
-    return start < stop and begin < end
+def _spoils(one: Spec, two: Spec, elementwise: bool) -> bool:
+    """Whether a write to `one` may change what is read of `two` later, or the kernel refuses it."""
+    if not _meet(one, two):
+        return False
+    (begin, *layout), (other, *its) = _lies(one), _lies(two)
+    if not elementwise or layout != its:
+        return True
+    refused = is_dense(one.size, one.stride) and (begin != other or one.stride != two.stride)
+    return refused or begin > other  # else it reads ahead
 
 
-def _bytes(spec: Spec) -> tuple[int, int]:
-    """Where a dense tensor begins and ends in its storage."""
-    start = spec.offset * spec.dtype.itemsize
-    return start, start + spec.meta.numel() * spec.dtype.itemsize
+def _lies(spec: Spec) -> tuple[Any, ...]:
+    """Where a tensor begins, in bytes, and how it goes on."""
+    itemsize = spec.dtype.itemsize
+    return (spec.offset * itemsize, itemsize, *[each for each in zip(spec.size, spec.stride) if each[0] != 1])
+
+
+def _meet(one: Spec, two: Spec) -> bool:
+    """Whether two tensors of one storage may have memory in common."""
+    (begin, itemsize, *dims), (other, its, *others) = _lies(one), _lies(two)
+    if itemsize == its:
+        return meet(dims, others, (other - begin) // itemsize)
+    last = [sum((n - 1) * step for n, step in given) + 1 for given in (dims, others)]
+    empty = 0 in one.size or 0 in two.size
+    return not empty and begin < other + last[1] * its and other < begin + last[0] * itemsize
 
 
 def _arguments_for(form: FunctionalForm, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

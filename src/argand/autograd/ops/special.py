@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from argand.autograd.ops import mutation
-from argand.autograd.ops.mutation import refuse_partial_overlap, refuse_written_twice
+from argand.autograd.ops.mutation import refuse_overlap, refuse_written_twice
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
@@ -98,7 +98,7 @@ def same_tensor(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
 def trace_copy_(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """copy_: the target takes the source's values in its own dtype and layout; its own are a write, too."""
     target, source = tracer.tensor(args[0]), tracer.tensor(args[1])
-    refuse_partial_overlap([target], [source])
+    refuse_overlap([target], [source])
     if len(torch.broadcast_shapes(source.shape, target.shape)) > target.dim():
         raise RuntimeError(f"cannot copy a tensor of shape {list(source.shape)} into {list(target.shape)}")
     tracer.write(target, tracer.copied(source, target.value.spec))

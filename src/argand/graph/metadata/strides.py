@@ -5,6 +5,7 @@ Imports nothing but torch, so that capture has it without the ATen tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -136,6 +137,36 @@ def overlaps(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
             return True
         reach += stride[dim] * (size[dim] - 1)
     return False
+
+
+def meet(one: Sequence[tuple[int, int]], two: Sequence[tuple[int, int]], distance: int) -> bool:
+    """Whether two tensors of (size, stride) by dimension, the second so far behind the first, may share an element."""
+    if any(not size for size, _ in (*one, *two)):
+        return False
+    most: dict[int, int] = {}  # stride -> how often it can be taken, forwards in one, backwards in the other
+    for size, step in (*one, *two):
+        if step and size > 1:
+            most[step] = most.get(step, 0) + size - 1
+    target = distance + sum((size - 1) * step for size, step in two)
+    return _adds_up(sorted(most.items(), reverse=True), target, [_MOST_TRIES])
+
+
+_MOST_TRIES = 1000
+
+
+def _adds_up(steps: list[tuple[int, int]], target: int, left: list[int]) -> bool:
+    """Whether steps, each taken at most so often, may add up to `target`; True when it takes too long to tell."""
+    if not steps or target == 0:
+        return target == 0
+    left[0] -= 1
+    if left[0] < 0:
+        return True
+    (step, most), *rest = steps
+    if target < 0 or target % math.gcd(*[each for each, _ in steps]):
+        return False
+    reach = sum(each * times for each, times in rest)
+    low, high = max(0, -((reach - target) // step)), min(most, target // step)
+    return any(_adds_up(rest, target - step * times, left) for times in range(low, high + 1))
 
 
 # ---------------------------------------------------------------------- elementwise results (TensorIterator)
