@@ -125,6 +125,11 @@ def test_a_view_made_under_no_grad_by_a_graph_that_records_nothing(backend: str)
     check(fn, lambda: (leaf(2, 2),), backend)
 
 
+def test_strides_that_reach_out_of_a_view(backend: str) -> None:
+    """Autograd gives no gradient of what lies outside of it."""
+    check(lambda x: (x[1:3].as_strided((5,), (2,)),), lambda: (leaf(4, 4),), backend)
+
+
 # ---------------------------------------------------------------------- detached and viewed results
 
 

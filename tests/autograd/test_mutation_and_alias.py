@@ -70,6 +70,12 @@ def f32(*size: int) -> torch.Tensor:
     return torch.randn(size)
 
 
+def scatter_through_strides(x):
+    part = x.as_strided((2, 3), (1, 2))
+    x[:, 1:].index_fill_(0, torch.tensor([1]), 0.5)
+    return part.scatter_(0, torch.zeros(2, 3, dtype=torch.int64), 2).sum(0)
+
+
 def view_chain(x):
     x = x.clone()
     x.view(2, 6)[:, 1:4].t().add_(1)
@@ -277,6 +283,7 @@ COMPILED = {
     "random draws": (random_draws, lambda: [f32(3)]),
     "unread draw": (unread_draw, lambda: [f32(3)]),
     "bernoulli_ transposed": (bernoulli_transposed, lambda: [f32(3, 50)]),
+    "scatter through strides": (scatter_through_strides, lambda: [f32(4, 4)[1:]]),
     "window that slides": (lambda x: x[:, :-1].copy_(x[:, 1:]), lambda: [f32(33, 33)]),
     "write beside what is read": (lambda x: x[:, 1::2].mul_(x[:, ::2]), lambda: [f32(4, 32)]),
     "places beside what is read": (lambda x: x[:, :2].index_add_(0, torch.tensor([1]), x[:1, 2:]), lambda: [f32(4, 4)]),

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
 from argand.autograd.ops.special import lift_literal
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph.metadata.strides import is_dense, memory_order
+from argand.graph.nodes.meta import viewed
 
 aten = torch.ops.aten
 
@@ -86,6 +88,10 @@ def trace_as_strided(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs:
     reach = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if 0 not in size else 0
     if not is_dense(spec.size, spec.stride) or start < 0 or start + reach > max(root.spec.meta.numel(), 0):
         raise AutogradError("as_strided reaches memory outside the tensor that owns it in this graph")
+    own, first = source.value.spec, offset - source.value.spec.offset
+    inside = is_dense(own.size, own.stride) and first >= 0 and first + reach <= own.meta.numel()
+    if source.requires_grad and source.value is not root and not inside:
+        raise AutogradError("as_strided reaches memory outside of a view, which autograd gives no gradient of")
     node = tracer.read(root)
     strided: TraceTensor = _strided(tracer, make_tensor(Value(spec, node)), size, stride, start)
     # What eager reports has the offset that the user asked for; the node's own storage starts at the root.
@@ -110,19 +116,33 @@ def _strided(
     node = tracer.read(root.value)
     held = node.meta["val"]
     same = held.stride() == root.value.spec.stride
-    if node.op == "placeholder" and same and 0 not in size:
+    anywhere = _begins_anywhere(node)
+    if anywhere and same and 0 not in size:
         return _windows(tracer, root, size, stride, start)
-    if held.storage_offset() or not same or node.op == "placeholder":
+    if held.storage_offset() or not same or anywhere:
         # The node's memory may not be laid out as eager's; a copy is.
         order = tracer.with_strides(root, root.value.spec.stride)
         root = tracer.record(aten.clone.default, (order,), {"memory_format": torch.preserve_format})
     return tracer.one(aten.as_strided.default, root, list(size), list(stride), start)
 
 
+def _begins_anywhere(node: fx.Node) -> bool:
+    """Whether a tensor may begin behind its memory's beginning, as is not known of an input."""
+    source = viewed(node)
+    return source.op == "placeholder" or source.target in _COPIES_OF_MEMORY
+
+
+_COPIES_OF_MEMORY = (
+    aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
+    aten.as_strided_scatter.default,
+)  # fmt: skip
+"""They copy all the memory that their argument lies in, and begin in the copy where that does."""
+
+
 def _windows(
     tracer: Recorder, root: TraceTensor, size: tuple[int, ...], stride: tuple[int, ...], start: int
 ) -> TraceTensor:
-    """A part of a dense input by strides, as views that count from its first element, wherever that lies."""
+    """A part of a dense tensor by strides, as views that count from its first element, wherever that lies."""
     spec = root.value.spec
     flat = tracer.one(aten.permute.default, root, list(memory_order(spec.size, spec.stride)))
     flat = tracer.one(aten.view.default, flat, [math.prod(spec.size)])
@@ -205,7 +225,8 @@ def _back_by_diagonal(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTen
 def _back_by_strides(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     size, stride, start = args
     node = tracer.read(parent.value)
-    if node.meta["val"].storage_offset() or node.meta["val"].stride() != parent.value.spec.stride:
+    held = node.meta["val"]
+    if held.storage_offset() or held.stride() != parent.value.spec.stride or _begins_anywhere(node):
         parent = tracer.record(aten.clone.default, (parent,), {"memory_format": torch.preserve_format})
     return tracer.record(aten.as_strided_scatter.default, (parent, new, list(size), list(stride), start), {})
 
