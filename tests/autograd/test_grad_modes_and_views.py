@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -263,7 +264,7 @@ def test_a_write_in_inference_mode_before_a_break(backend: str) -> None:
 
 
 def test_a_view_made_under_no_grad_of_what_is_written_to_later() -> None:
-    """Autograd says no history of it: the graph runs eagerly."""
+    """Autograd says no history of it: the graph runs eagerly, and no graph has it as an input."""
 
     def written(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -271,7 +272,13 @@ def test_a_view_made_under_no_grad_of_what_is_written_to_later() -> None:
         x.detach().add_(1)
         return view
 
-    for call in (written, argand.compile(written, backend="aot_eager")):
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        view = written(x)
+        argand.graph_break()
+        return view
+
+    warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
+    for call in (written, argand.compile(written, backend="aot_eager"), argand.compile(broken, backend="aot_eager")):
         x = torch.zeros(2, 3).requires_grad_()
         torch.testing.assert_close(call(x).detach(), torch.ones(3, 2))
         with pytest.raises(RuntimeError, match="created in no_grad mode"):

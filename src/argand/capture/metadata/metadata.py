@@ -132,12 +132,21 @@ def stand_in(real: torch.Tensor) -> torch.Tensor:
         return torch.Tensor._make_subclass(torch.nn.Parameter, copy, real.requires_grad)
     if real.requires_grad:
         copy.requires_grad_()
-        if real.grad_fn is not None:
+        if _has_history(real):
             with torch.enable_grad():
                 result = copy.clone()
             if result.stride() == copy.stride():
                 return result
     return copy
+
+
+def _has_history(real: torch.Tensor) -> bool:
+    try:
+        return real.grad_fn is not None
+    except RuntimeError as error:  # a view whose history has to be made anew, and may not
+        raise errors.graph_break(
+            kind="input that a graph cannot hold", context="a view", explanation=f"Autograd refuses it: {error}"
+        ) from None
 
 
 def leak(value: torch.Tensor) -> errors.GraphBreak:
