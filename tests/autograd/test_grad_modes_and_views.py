@@ -283,3 +283,34 @@ def test_a_view_made_under_no_grad_of_what_is_written_to_later() -> None:
         torch.testing.assert_close(call(x).detach(), torch.ones(3, 2))
         with pytest.raises(RuntimeError, match="created in no_grad mode"):
             assert call(x).grad_fn
+
+
+@pytest.mark.parametrize("written", ["view", "base", "before"])
+@pytest.mark.parametrize("several", [True, False])
+def test_views_that_autograd_refuses_once_they_are_written_to(several: bool, written: str, backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(several):
+            view = x.chunk(2)[1] if several else x[2:]
+        if written != "before":
+            argand.graph_break()
+        with torch.no_grad():
+            (x if written == "base" else view).fill_(2)
+        if written == "before":
+            argand.graph_break()
+        return view.sin()
+
+    for call in (program, argand.compile(program, backend=backend)):
+        with pytest.raises(RuntimeError, match="modified inplace"):
+            call(leaf(4, 6))
+
+
+def test_a_view_of_several_that_is_written_to_under_no_grad_and_returned(backend: str) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        view = y.reshape(-1)
+        with torch.no_grad():
+            view.div_(view.sum())
+        return view
+
+    for call in (program, argand.compile(program, backend=backend)):
+        x = torch.ones(4, 4, requires_grad=True).unbind(0)[0]
+        torch.testing.assert_close(call(x, x.view(-1)).detach(), torch.full((4,), 0.25))

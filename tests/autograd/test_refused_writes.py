@@ -223,6 +223,14 @@ def test_a_write_gives_its_history_to_all_that_shares_the_memory(first: int) -> 
     assert argand.compile(written, backend="eager")(x, x.view(2), p) == written(z, z.view(2), p)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_leaf_keeps_its_values_when_a_write_to_a_view_of_it_is_refused(backend: str) -> None:
+    x = torch.full((3, 4), -1.0, requires_grad=True)
+    with pytest.raises(RuntimeError, match="a view of a leaf"):
+        argand.compile(lambda view: view.relu_(), backend=backend)(x.t())
+    assert bool((x == -1).all())
+
+
 class Unneeded(torch.autograd.Function):
     """Its backward reads what it saved, and needs none of it."""
 

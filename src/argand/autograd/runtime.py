@@ -6,7 +6,7 @@ inputs back, rebuild aliases, return the user's structure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,9 +15,9 @@ from argand.autograd.recording.bases import base_tensor
 from argand.autograd.recording.leaves import maker_lines, needs_data
 from argand.errors import InternalError, say_unwritten
 from argand.graph import compat
-from argand.graph.nodes.program import AtenProgram, OutputSpec
+from argand.graph.nodes.program import AtenProgram, MutationSpec, OutputSpec
 from argand.graph.sizes.expr import Expr
-from argand.graph.version_counters import record_write, refuses_writes
+from argand.graph.version_counters import record_write, refuses_recorded_writes, refuses_writes
 from argand.runtime.recipes import compile_wrapper
 
 GraphCallable = Callable[..., Any]
@@ -33,6 +33,7 @@ def wrap(
     untaped: bool = False,
     told: Mapping[int, torch.dtype | None] | None = None,
     writes: bool = False,
+    written: Sequence[MutationSpec] | None = None,
 ) -> Callable[..., Any]:
     """A callable for the user's arguments.
 
@@ -45,6 +46,7 @@ def wrap(
         untaped: no gradient is recorded of what `run` does, whatever the inputs are.
         told: leaves by position that must ask for gradients of these dtypes.
         writes: `run` writes to inputs itself, besides what the program says.
+        written: all that is written to, where the program does not say it.
     """
     names: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "no_grad": torch.no_grad}
     names["written_in_place"], names["record_write"] = compat.written_in_place, record_write
@@ -54,7 +56,8 @@ def wrap(
         lines += ["    if is_grad_enabled():", "        return with_grad(*args)"]
     lines += _scalar_lines(program, names, otherwise)
     inputs = _input_texts(program, names)
-    lines += _unlike_lines(program, inputs, names, otherwise, told or {})
+    written = program.mutations if written is None else written
+    lines += _unlike_lines(program, inputs, names, otherwise, told or {}, written)
     inputs, views = _with_bases(program, inputs, names, otherwise)
     lines += views
     for position in _used_behind(program):
@@ -146,16 +149,26 @@ def _unlike_lines(
     names: dict[str, Any],
     otherwise: GraphCallable | None,
     told: Mapping[int, torch.dtype | None],
+    written: Sequence[MutationSpec],
 ) -> list[str]:
     """What autograd is to do for inputs as it is not done around the graph has `otherwise` called."""
     tests = [f"{inputs[m.input]}.retains_grad" for m in program.mutations if m.differentiable]  # of the new value
     tests += [f"{inputs[position]}.grad_dtype is not asked{position}" for position in told]
-    tests += [f"refuses_writes({inputs[m.input]})" for m in program.mutations if m.held]
+    tests += [f"refuses_recorded_writes({inputs[m.input]})" for m in program.mutations if m.held]
+    seen = {output.index for output in program.outputs if output.kind == "alias_of_input"}
+    unrecorded = [m.input for m in written if m.raises and not m.differentiable]
+    tests += [
+        f"(is_grad_enabled() and refuses_writes({inputs[position]}))"  # autograd refuses to know it from then on
+        for position in unrecorded
+        if program.inputs[position].spec.requires_grad and (program.kind == "forward" or position in seen)
+    ]
     if otherwise is None or not tests:
         return []
     names |= {
         "otherwise": otherwise,
+        "refuses_recorded_writes": refuses_recorded_writes,
         "refuses_writes": refuses_writes,
+        "is_grad_enabled": torch.is_grad_enabled,
         **{f"asked{position}": dtype for position, dtype in told.items()},
     }
     return [f"    if {' or '.join(tests)}:", "        return otherwise(*args)"]

@@ -66,6 +66,12 @@ def refuses_writes(tensor: torch.Tensor) -> bool:
     return tensor._is_view() and autograd._get_creation_meta(tensor) != autograd.CreationMeta.DEFAULT
 
 
+def refuses_recorded_writes(tensor: torch.Tensor) -> bool:
+    """As `refuses_writes`, or a view of a leaf that requires grad."""
+    base = tensor._base
+    return base is not None and ((base.requires_grad and base.is_leaf) or refuses_writes(tensor))
+
+
 def share_version(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether a write to one tensor raises the version of the other."""
     before = one._version, other._version

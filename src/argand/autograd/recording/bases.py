@@ -16,6 +16,7 @@ from argand.autograd.recording.values import TraceTensor, Value
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.nodes.program import BaseSpec
+from argand.graph.version_counters import refuses_writes
 from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
@@ -163,11 +164,14 @@ def _covering(tensors: list[torch.Tensor]) -> Group:
 def base_tensor(
     tensors: tuple[torch.Tensor, ...], offsets: tuple[int, ...], start: int, length: int
 ) -> torch.Tensor | None:
-    """The base of a call's inputs; None where they do not share memory as they did when the graph was traced."""
+    """The base of a call's inputs; None where they do not share memory as they did when the graph was traced, or
+    autograd refuses to know one of them when others are written to."""
     first = tensors[0]
     origin = first.storage_offset()
     storage = compat.storage_key(first)
     for tensor, offset in zip(tensors, offsets):
         if compat.storage_key(tensor) != storage or tensor.storage_offset() - origin != offset:
+            return None
+        if tensor.requires_grad and torch.is_grad_enabled() and refuses_writes(tensor):
             return None
     return torch.as_strided(first.data, (length,), (1,), origin + start)

@@ -203,6 +203,8 @@ class Outputs:
         if root.input >= 0:
             index = self._member(tensor) if self.tracer.bases.is_base(root) else root.input
             untaped = 0 <= index < len(self._requires_grad) and self._requires_grad[index]
+            if untaped and root.input in self.tracer.mutated:
+                raise AutogradError("the graph returns a view, made under no_grad, of an input that it writes to")
             if index < 0:
                 apart = not tensor._is_view()  # a `.data`: nothing else has its counter
                 return OutputSpec("alias_of_input", root.input, _replay(value, root), detached=apart)
