@@ -314,3 +314,15 @@ def test_a_view_of_several_that_is_written_to_under_no_grad_and_returned(backend
     for call in (program, argand.compile(program, backend=backend)):
         x = torch.ones(4, 4, requires_grad=True).unbind(0)[0]
         torch.testing.assert_close(call(x, x.view(-1)).detach(), torch.full((4,), 0.25))
+
+
+def test_integers_that_autograd_has_given_a_history() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        bits = x.view(torch.int16)
+        bits.masked_fill_(bits > 0, x.sum())
+        argand.graph_break()
+        return bits
+
+    warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
+    for call in (program, argand.compile(program, backend="aot_eager")):
+        assert call(leaf(2, 2) * 1).requires_grad

@@ -99,17 +99,21 @@ def is_resized(func: Function, args: Args, kwargs: Kwargs, shapes: object) -> bo
     """Whether a call has given what it got as `out` other shapes than these.
 
     Raises:
-        GraphBreak: an argument is among that: eager resizes it before it looks at the arguments.
+        GraphBreak: an argument lies in that: eager resizes it before it looks at the arguments.
     """
     resized = shapes != out_shapes(kwargs)
-    outs = {id(out) for out in tracing.tree_flatten(kwargs["out"])[0]} if resized else ()
-    if resized and any(id(arg) in outs for arg in tracing.tree_flatten(args)[0]):
+    if resized and _memory_of(kwargs["out"]) & _memory_of(args):
         raise errors.graph_break(
             kind="call that capture cannot evaluate",
             context=getattr(func, "__name__", str(func)),
-            explanation="It gives one of its arguments, which is its `out` too, another size.",
+            explanation="It gives one of its arguments, which lies in its `out` too, another size.",
         )
     return resized
+
+
+def _memory_of(tree: object) -> set[int]:
+    with torch._C.DisableTorchFunction():
+        return {tracing.storage_address(item) for item in tracing.tree_flatten(tree)[0] if isinstance(item, _Tensor)}
 
 
 def note_unsure(unsure: set[int], result: object) -> None:
@@ -131,22 +135,19 @@ def stand_in(real: torch.Tensor) -> torch.Tensor:
     if type(real) is torch.nn.Parameter:
         return torch.Tensor._make_subclass(torch.nn.Parameter, copy, real.requires_grad)
     if real.requires_grad:
-        copy.requires_grad_()
-        if _has_history(real):
+        try:
+            copy.requires_grad_()
+            history = real.grad_fn is not None
+        except RuntimeError as error:  # integers, or a view whose history has to be made anew, and may not
+            raise errors.graph_break(
+                kind="input that a graph cannot hold", context="a view", explanation=f"Autograd refuses it: {error}"
+            ) from None
+        if history:
             with torch.enable_grad():
                 result = copy.clone()
             if result.stride() == copy.stride():
                 return result
     return copy
-
-
-def _has_history(real: torch.Tensor) -> bool:
-    try:
-        return real.grad_fn is not None
-    except RuntimeError as error:  # a view whose history has to be made anew, and may not
-        raise errors.graph_break(
-            kind="input that a graph cannot hold", context="a view", explanation=f"Autograd refuses it: {error}"
-        ) from None
 
 
 def leak(value: torch.Tensor) -> errors.GraphBreak:
