@@ -284,3 +284,19 @@ def test_a_history_that_is_used_behind() -> None:
 def test_as_eager(program: Program) -> None:
     for backend in ("eager", "aot_eager"):
         torch.testing.assert_close(outcome(argand.compile(program, backend=backend)), outcome(program))
+
+
+def test_data_made_in_inference_mode() -> None:
+    def program(p: T) -> T:
+        with torch.inference_mode():
+            value = p * 2
+            try:
+                p.data = value
+            except RuntimeError:
+                value = p
+        return value
+
+    for call in (program, argand.compile(program, backend="eager")):
+        p = torch.ones(2)
+        call(p)
+        assert p.is_inference() and p.tolist() == [2, 2]

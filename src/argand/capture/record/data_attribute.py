@@ -33,11 +33,11 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
     info, other = builder.state.tensor_info(tensor), builder.state.tensor_info(value)
     with torch._C.DisableTorchFunction():
         plain = type(tensor) in PLAIN and type(value) in PLAIN and tensor.is_leaf
-        same = (tensor.shape, tensor.stride(), tensor.dtype) == (value.shape, value.stride(), value.dtype)
+        like, its = [(t.shape, t.stride(), t.dtype, t.is_inference()) for t in (tensor, value)]
     fixed = info.dynamic is None and other.dynamic is None and info.device == other.device
     outside = info.source is not None and info.real is not None
     whole = builder.graph is builder.root and not builder.sharded and id(tensor) not in builder.flags
-    if not (plain and same and fixed and outside and whole):
+    if not (plain and like == its and fixed and outside and whole):
         stop = _refused()
         # What the graph has saved of a result for its backward is not the result itself, as with eager's autograd.
         stop.skip_frame = not outside and not tensor.is_leaf
