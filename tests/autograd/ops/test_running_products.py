@@ -1,4 +1,6 @@
-"""Gradients of cumulative products are eager's, zeros among the factors or not, and take a few operations."""
+"""Gradients of products and cumulative ones are eager's, whatever is among the factors, and take a few operations."""
+
+import itertools
 
 import pytest
 import torch
@@ -18,8 +20,20 @@ def of_another_dtype(x):
     return torch.cumprod(x, -1, dtype=torch.float64)
 
 
+def product(x):
+    return torch.prod(x, 1)
+
+
+def product_kept(x):
+    return x.prod(dim=0, keepdim=True).sin()
+
+
+def product_of_all(x):
+    return x.prod() * x[:1].prod() * x[3:].prod(dtype=torch.float64)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("function", [along_rows, method, of_another_dtype])
+@pytest.mark.parametrize("function", [along_rows, method, of_another_dtype, product, product_kept, product_of_all])
 def test_gradients(function, dtype):
     x = torch.randn(4, 6).to(dtype)
     x[0, 2] = x[1, 1] = x[1, 3] = x[2, 0] = 0
@@ -31,6 +45,26 @@ def test_gradients(function, dtype):
     torch.testing.assert_close(gradients[1], gradients[0])
     twice = [torch.autograd.grad(gradient.square().sum(), x)[0] for gradient in gradients]
     torch.testing.assert_close(twice[1], twice[0])
+
+
+ENDS = torch.tensor(list(itertools.product((0.0, -0.0, float("nan"), float("inf"), -2.0, 3e38, 1e-38), repeat=3)))
+
+
+def running(x):
+    return torch.cat([x.cumprod(1), x[:, :1].cumprod(1)], 1)
+
+
+@pytest.mark.parametrize("function", [running, product, torch.prod])
+def test_gradients_of_zeros_beside_infinities(function):
+    """Where no factor is zero, eager's are quotients, of products that are infinite or zero too."""
+    compiled = argand.compile(function)
+    without = ENDS[(ENDS != 0).all(1)][torch.arange(len(ENDS)) % 125]
+    for x in ENDS[::3] if function is torch.prod else (ENDS, without):
+        x = x.clone().requires_grad_()
+        want, got = function(x), compiled(x)
+        cotangent = torch.linspace(0.5, 2, want.numel()).view_as(want)
+        gradients = [torch.autograd.grad(y, x, cotangent)[0] for y in (want, got)]
+        torch.testing.assert_close(gradients[1], gradients[0], equal_nan=True)
 
 
 def test_gradients_of_gradients_in_one_function():

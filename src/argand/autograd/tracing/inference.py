@@ -171,7 +171,7 @@ def _run_nodes(
 def _stands_for(target: Any, args: Any, kwargs: Any) -> Any:
     """The result of a function or a method that stand-ins cannot be handed to; None of others."""
     if target in RUNNING_PRODUCTS:
-        return running_products.stands_for(args, kwargs)
+        return running_products.stands_for(target, args, kwargs)
     return of_conjugate(target, args) if target in ASKED_OF_CONJUGATES else None
 
 
