@@ -135,6 +135,7 @@ ON_SPECIAL = {
     "angle": lambda a, b: a.angle(),
     "sums": lambda a, b: a + 2.0 - b,
     "tests": lambda a, b: torch.isnan(a) | torch.isinf(b),
+    "means": lambda a, b: [torch.stack([a, a]).mean(0), a[:20].mean(), b.unflatten(0, (3, -1)).mean(0, keepdim=True)],
 }
 
 

@@ -13,7 +13,7 @@ from torch import fx
 
 from argand.graph.metadata.builder import Builder
 from argand.passes.complex_numbers import arithmetic, functions
-from argand.passes.complex_numbers.arithmetic import PARTS, Pair, Part, aten, negative, plus, product
+from argand.passes.complex_numbers.arithmetic import PARTS, Pair, Part, aten, minus, negative, plus, product, times
 
 
 class Parts(Protocol):
@@ -147,6 +147,13 @@ def _each(p: Parts, node: fx.Node, *args: Any, **kwargs: Any) -> Pair:
     ])  # fmt: skip
 
 
+def _mean(p: Parts, node: fx.Node, *args: Any, **kwargs: Any) -> Pair:
+    """Eager divides the sum by a complex number, whose part of zero makes nan of what is beside an infinite part."""
+    b, mean = p.builder, _each(p, node, *args, **kwargs)
+    re, im = (times(b, part, 0.0) for part in (mean.re, mean.im))
+    return Pair(plus(b, mean.re, im), minus(b, mean.im, re))
+
+
 def _joined(p: Parts, node: fx.Node, tensors: Any, dim: int = 0) -> Pair:
     """Of real tensors among complex ones the imaginary parts are zeros."""
     b, dtype = p.builder, _dtype(node)
@@ -195,6 +202,7 @@ INDEXED: Final = frozenset((
 """Those of them that take positions."""
 
 COMPUTED.update(dict.fromkeys(LINEAR, _each))
+COMPUTED.update(dict.fromkeys((aten.mean.default, aten.mean.dim), _mean))
 COMPUTED.update(
     {
         aten.cat.default: _joined,
