@@ -63,14 +63,16 @@ def test_activations_where_they_bend(dtype: torch.dtype, fallbacks: list[str]) -
         return [ACTIVATIONS[name](x) for name, x in zip(names, inputs)]
 
     x = torch.tensor(POINTS, dtype=dtype)
-    finite = x.nan_to_num(posinf=9.0, neginf=-9.0)  # eager's gelu(inf) depends on where in the tensor it stands
-    inputs = [finite if name.startswith("gelu") else x for name in names]
+    inputs = [x] * len(names)
     cotangents = [torch.linspace(0.5, 2.0, len(POINTS)).to(dtype)] * len(names)
+    close = {"rtol": 1e-11, "atol": 1e-16} if dtype is torch.float64 else {}  # constants of eager's may be floats
     want = gradients(every, inputs, cotangents)
     got = gradients(argand.compile(every, backend="native", fullgraph=True), inputs, cotangents)
     for position, (a, b) in enumerate(zip(want, got)):
         name = names[position % len(names)]
-        torch.testing.assert_close(b, a, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}")
+        if name == "gelu" and position < len(names):  # of infinity eager's kernel gives NaN, but infinity where it goes
+            a[x == INF] = INF  # from element to element
+        torch.testing.assert_close(b, a, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}", **close)
     assert not fallbacks
 
 

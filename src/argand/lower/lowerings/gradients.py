@@ -59,8 +59,9 @@ def hardtanh_backward(ops: Recorder, g: Value, a: Value, low: Number, high: Numb
 
 @formula(aten.hardsigmoid_backward.default, cost=4)
 def hardsigmoid_backward(ops: Recorder, g: Value, a: Value) -> Value:
+    sixth = float(torch.tensor(1 / 6))  # of doubles too, eager multiplies by a float
     sloped = ops.logical_and(ops.gt(a, _const(ops, a, -3)), ops.lt(a, _const(ops, a, 3)))
-    return ops.where(sloped, ops.mul(g, _const(ops, a, 1 / 6)), _const(ops, a, 0))
+    return ops.where(sloped, ops.mul(g, _const(ops, a, sixth)), _const(ops, a, 0))
 
 
 @formula(aten.hardswish_backward.default, cost=8)
