@@ -98,7 +98,7 @@ UNARY: dict[str, Operation] = {
     "isinf": lambda a: a.isinf(),
     "isposinf": lambda a: a.isposinf(),
     "isfinite": lambda a: a.isfinite(),
-    "signbit": lambda a: a.signbit(),
+    "signbit": lambda a: a.signbit() & ~a.isnan(),  # the sign of no number is that of either operand
     "bool": lambda a: a.bool(),
     "float": lambda a: a.float(),
     "double": lambda a: a.double(),
