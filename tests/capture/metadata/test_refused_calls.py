@@ -38,6 +38,11 @@ CASES = {
     "select_scatter": (lambda x, y: torch.select_scatter(x, y, 0, 0), Z(4, 4), O(1)),
     "diagonal_scatter": (torch.diagonal_scatter, Z(4, 4), O(1)),
     "as_strided_scatter": (lambda x, y: torch.as_strided_scatter(x, y, (4, 2), (2, 1)), Z(20), O(1, 2)),
+    "as_strided_scatter-unread": (
+        lambda x, y: (torch.as_strided_scatter(x, y, (1,), (1,)), y + 1)[1],
+        Z(1, 3).requires_grad_().expand(3, 3),
+        O(1),
+    ),
     "as_strided": (lambda x: (x * 2).as_strided((3,), (1,)), Z(0, 3)),
     "as_strided-function": (lambda x: torch.as_strided(x * 2, (2, 3), (1, 1)), Z(3, 0)),
     "setitem": (assigned, Z(6), O(2)),

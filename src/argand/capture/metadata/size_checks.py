@@ -40,6 +40,8 @@ def _as_strided_scatter(
 ) -> None:
     if tuple(tensor(src).shape) != tuple(size):
         raise Misfit(f"a source of size {list(src.shape)} for a part of size {list(size)}")
+    if tensor(x).requires_grad and not tensor(x).is_contiguous():
+        raise Misfit("a tensor that requires grad and is not contiguous")
 
 
 def _as_strided(x: object, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> None:
