@@ -292,15 +292,15 @@ def as_strided(ctx: Context, x: Tensor, size: Any, stride: Any, offset: Any = No
     if ctx.node is None:
         raise NoLowering("no node to read the layout from")
     source = ctx.node.args[0].meta["val"]
-    eager = ctx.sizes(source.stride())
-    if any(ref.stride[dim] is not eager[dim] for dim in range(x.ndim) if x.size[dim] != 1):
+    eager, part = ctx.sizes(source.stride()), ctx.sizes(size)
+    if ZERO not in part and any(ref.stride[dim] is not eager[dim] for dim in range(x.ndim) if x.size[dim] != 1):
         raise LoweringError(
             f"as_strided reads a tensor whose memory has gaps (strides {tuple(source.stride())}), which is not rebuilt",
             remedy="take a contiguous copy of it first",
         )
     # relative to the tensor's own place in its storage, which ours mirrors
     move = ctx.expr(source.storage_offset() if offset is None else offset) - ctx.expr(source.storage_offset())
-    moved = TensorRef(ref.buffer, ctx.sizes(size), ctx.sizes(stride), ref.offset + move, ref.dtype)
+    moved = TensorRef(ref.buffer, part, ctx.sizes(stride), ref.offset + move, ref.dtype)
     return ctx.from_ref(moved, x.dtype, x.device)
 
 
