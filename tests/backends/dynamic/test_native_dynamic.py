@@ -210,6 +210,26 @@ def test_aot_eager_serves_every_size(name):
     check_sizes(fn, make, dims, sizes, backend="aot_eager")
 
 
+def test_writes_to_strided_slices_of_any_length():
+    """In loops: what ATen's kernel returns lies where its argument did, which was memory of many temporaries."""
+
+    def f(x):
+        y, z = x * 2, (x + 1).t()
+        y[1::3] *= 3
+        z[:, ::2] = y[-1, :, None]
+        return y, z[:-1:4] + 1, torch.slice_scatter(z + 1, z[::2], 0, None, None, 2)
+
+    texts = []
+    stop = argand.events.bus.subscribe(lambda event: texts.append(event.text()), ("fallback",))
+    compiled = argand.compile(f, dynamic=True, fullgraph=True)
+    for rows, columns in ((7, 4), (6, 6), (2, 9), (9, 3)):
+        x = rand(rows, columns)
+        for got, want in zip(compiled(x), f(x), strict=True):
+            assert torch.equal(got, want) and got.stride() == want.stride() and not got.storage_offset()
+    stop()
+    assert not texts
+
+
 # ---------------------------------------------------------------------- numbers outside of tensors
 
 

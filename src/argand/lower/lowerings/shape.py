@@ -311,9 +311,7 @@ def slice_scatter(
     extent = getattr(x.size[dim], "value", None)
     if extent is None or isinstance(end, Expr) or isinstance(start, Expr):
         # a generalised graph has clamped the bounds: they lie between 0 and the size
-        if step != 1:
-            raise NoLowering("a write to a strided slice of unknown length")
-        length = (x.size[dim] if end is None else ctx.expr(end)) - first
+        length = ((x.size[dim] if end is None else ctx.expr(end)) - first + (step - 1)) // step
     else:
         stop = extent if end is None else end
         stop = stop + extent if stop < 0 else min(stop, extent)
