@@ -24,9 +24,11 @@ def left(function, *args):
     [
         ({"mode": "sum"}, 0),
         ({"mode": "mean"}, 0),
-        ({"mode": "max"}, 1),
-        ({"mode": "mean", "padding_idx": 3}, 1),
-        ({"mode": "sum", "per_sample_weights": torch.rand(6, 5)}, 1),
+        ({"mode": "max"}, 0),
+        ({"mode": "max", "padding_idx": 3}, 1),
+        ({"mode": "mean", "padding_idx": 3}, 0),
+        ({"mode": "sum", "per_sample_weights": torch.rand(6, 5)}, 0),
+        ({"mode": "mean", "scale_grad_by_freq": True}, 1),
     ],
 )
 def test_bags_of_a_matrix(kwargs, whole):
@@ -34,6 +36,39 @@ def test_bags_of_a_matrix(kwargs, whole):
         return F.embedding_bag(ids, table, **kwargs)
 
     assert left(bags, TABLE, IDS) == whole
+
+
+def test_many_sums_alone_are_the_librarys():
+    def bags(table, ids):
+        return F.embedding_bag(ids, table, mode="sum")
+
+    many = torch.zeros(2**12, 16, dtype=torch.int64)
+    assert left(bags, TABLE, many) == 1 and left(bags, TABLE.double(), many) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("padding", [None, 3, -1])
+def test_what_counts_as_nothing_and_weights(padding, dtype):
+    """NaN in a row that counts as nothing is not seen, and is larger than nothing but where it comes first."""
+
+    def bags(table, ids, weights):
+        parts = [F.embedding_bag(ids, table, mode=mode, padding_idx=padding) for mode in ("sum", "mean")]
+        return [*parts, F.embedding_bag(ids, table, mode="sum", padding_idx=padding, per_sample_weights=weights)]
+
+    def largest(table, ids):
+        return F.embedding_bag(ids, table, mode="max", padding_idx=padding)
+
+    table, weights = TABLE[:12].to(dtype, copy=True), torch.randn(6, 5, dtype=dtype)
+    table[3], table[11, ::2] = float("nan"), float("inf")
+    ids = IDS % 11
+    ids[0], ids[1, 1], ids[2, 0] = 3, 3, 3
+    leaves = [table.requires_grad_(), weights.requires_grad_()]
+    want, got = bags(*leaves[:1], ids, weights), argand.compile(bags, fullgraph=True)(*leaves[:1], ids, weights)
+    gradients = [torch.autograd.grad([part.cos().sum() for part in parts], leaves) for parts in (want, got)]
+    torch.testing.assert_close((*got, *gradients[1]), (*want, *gradients[0]), equal_nan=True)
+    with torch.no_grad():
+        compiled = argand.compile(largest, fullgraph=True)
+        torch.testing.assert_close(compiled(table, ids), largest(table, ids), equal_nan=True)
 
 
 @pytest.mark.parametrize("begins", [[0, 5, 10, 15, 20, 25], [0, 1, 10, 15, 20, 25]])
