@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from argand.backends import eager_contest, training
 from argand.backends.eager_contest import contested, unless_too_small
 from argand.backends.slow_kernels import to_blame
 from argand.errors import CacheError
+from argand.runtime.kernels import calm
 from argand.runtime.recipes import recipe_of
 
 
@@ -40,6 +42,7 @@ CLOCK = Clock()
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager_contest, "time", CLOCK)
+    monkeypatch.setattr(calm, "taken_away", lambda: 0)
 
 
 @pytest.fixture
@@ -92,6 +95,23 @@ def test_the_faster_runs(slower: list[events.Event]) -> None:
     compared = len(calls)
     call(x)
     assert len(calls) == compared + 1 and len(slower) == 1
+
+
+def test_where_others_had_the_processors_a_later_call_decides(
+    slower: list[events.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, count = torch.randn(8, 8), itertools.count()
+    call, calls = graph(lambda x: torch.relu(x) @ x, x)
+    monkeypatch.setattr(calm, "taken_away", lambda: next(count))
+    for _ in range(8):
+        call(x)
+    assert not slower
+    monkeypatch.setattr(calm, "taken_away", lambda: 0)
+    for _ in range(40):
+        call(x)
+    compared = len(calls)
+    call(x)
+    assert slower and len(calls) == compared
 
 
 def test_it_warns_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,13 @@ from argand.autograd import wrap
 from argand.backends import layouts
 from argand.backends.aot_eager import run_eagerly
 from argand.backends.programs import preparation
+from argand.backends.programs.graph_key import undescribed
 from argand.config import config
 from argand.ir.target import cpu, gpu
 from argand.passes import run_passes, verify
 from argand.runtime import cache
 from argand.runtime.gpu.device import timing
+from argand.runtime.kernels import calm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "passes"))
 from pass_helpers import traced
@@ -95,12 +98,43 @@ def test_quick_calls_are_timed_more_often(monkeypatch, seconds, rounds):
     now = [0.0]
     for clock in ("perf_counter", "thread_time"):
         monkeypatch.setattr(timing.time, clock, lambda: now[0])
+    monkeypatch.setattr(calm, "taken_away", lambda: 0)
 
     def call():
         now[0] += seconds
 
     times = timing.time_calls([call, call], torch.device("cpu"))
     assert times == pytest.approx([1e6 * seconds] * 2) and now[0] == pytest.approx(2 * seconds * (1 + rounds))
+
+
+@pytest.mark.parametrize("disturbed_rounds", [1, 25])
+def test_rounds_in_which_others_had_the_processors_do_not_count(monkeypatch, disturbed_rounds):
+    """Where too few others are left nothing is known, however often one of the calls was left alone."""
+    now, taken, rounds = [0.0], [0], [0]
+    for clock in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(timing.time, clock, lambda: now[0])
+    monkeypatch.setattr(calm, "taken_away", lambda: taken[0])
+    monkeypatch.setattr(timing.torch, "get_num_threads", lambda: 2)
+
+    def call():
+        now[0] += 1e-3
+
+    def disturbed():
+        rounds[0] += 1
+        now[0] += 1e-3 * (1 if rounds[0] > disturbed_rounds else 20)
+        taken[0] += rounds[0] <= disturbed_rounds
+
+    times = timing.time_calls([call, disturbed], torch.device("cpu"))
+    assert times == pytest.approx([1e3, 1e3] if disturbed_rounds == 1 else [math.nan] * 2, nan_ok=True)
+
+
+def test_layouts_that_were_not_found_out_are_not_kept(monkeypatch):
+    made = run_passes(traced(program, *ARGS))
+    timer = Timer(math.nan, math.nan)
+    assert layouts.choose_layouts(made, timer) == 0 and timer.asked == 1
+    assert "others had the processors" in undescribed(made)
+    made = run_passes(traced(program, *ARGS))
+    assert layouts.choose_layouts(made, Timer(100.0, 50.0)) > 0 and not undescribed(made)
 
 
 def test_other_targets_time_nothing(monkeypatch):

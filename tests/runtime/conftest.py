@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from argand.config import config
+from argand.runtime.kernels import calm
 
 sys.path.insert(0, os.path.dirname(__file__))
 
 from trouble_helpers import HEAD  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def nobody_takes_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From what is timed, that is, however busy the machine is."""
+    monkeypatch.setattr(calm, "taken_away", lambda: 0)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from argand.graph.nodes.program import AtenProgram
 from argand.graph.trees import tensors_of
 from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
+from argand.runtime.kernels.calm import Watch, is_known
 from argand.runtime.recipes import same_recipe
 
 Call = Callable[..., Any]
@@ -45,6 +46,8 @@ _LEAST_SECONDS = 5e-3  # of a call of such a graph
 _ROUNDS = 5
 _MORE_ROUNDS, _SHORT = 25, 0.02  # as many, while all take no longer than so many seconds
 _ENOUGH = 1.0  # seconds that all rounds may take, from the second on
+_LONGER = 0.1  # as many, from which there are no more rounds only because others had the processors in some
+_LAST = 4096  # calls, among which the last ones are compared, should nothing be known of those before
 _CLEARLY = 1.15  # of eager's time, from which a graph is said to be slower
 _SLOWER = 1.03  # from which it is run by eager's kernels
 _GAINS = 0.97  # of eager's time, which a small graph may take: where memory is cold, compiled code costs more
@@ -135,6 +138,7 @@ class Contest:
         self.compiled, self.forward, self.choose = compiled, forward, choose
         self.kept, self.written = kept, written
         self.calls: dict[int, int] = {}
+        self.next: dict[int, int] = {}
         self.settled: dict[int, Call] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -143,7 +147,7 @@ class Contest:
             return self.compiled(*args)
         sizes = _C.size_class()
         self.calls[sizes] = self.calls.get(sizes, 0) + 1
-        if self.calls[sizes] < (_CHOOSE_AT if self.choose else _TELL_AT):
+        if self.calls[sizes] < self.next.get(sizes, _CHOOSE_AT if self.choose else _TELL_AT):
             return self.compiled(*args)
         self.settled[sizes] = self.compiled
         if not self.may_run(args):
@@ -155,7 +159,7 @@ class Contest:
                 uncaptured(self._decide, args, sizes)
             return result
         uncaptured(self._decide, args, sizes)
-        return self.settled[sizes](*args)
+        return self.settled.get(sizes, self.compiled)(*args)
 
     def _eager(self, *args: Any) -> Any:
         return (self.compiled if compat.saved_tensor_hooks_active() else self.forward)(*args)
@@ -180,11 +184,15 @@ class Contest:
     def _decide(self, args: Sequence[Any], sizes: int) -> None:
         with _unseen():
             times = self._times(args)
-            if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
+            if times is None:
+                if self.calls[sizes] < _LAST:
+                    self.next[sizes] = 2 * max(self.calls[sizes], _TELL_AT)
+                    self.settled.pop(sizes, None)
+            elif times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
                 self._lost(times, args, sizes)
 
     def is_slower(self, args: Sequence[Any], backward: bool) -> str | None:
-        """That a small graph is as fast by eager's kernels, in words; "" where it is not. None: it was not compared.
+        """That a small graph is as fast by eager's kernels, in words; "" where it is not. None: that is not known.
 
         Arguments:
             backward: gradients are computed, too.
@@ -198,6 +206,8 @@ class Contest:
     def _is_slower(self, args: Sequence[Any], backward: bool) -> str | None:
         with _unseen():
             times = self._times(args, backward)
+            if times is None:
+                return None
             if times.compiled <= times.eager * _GAINS:
                 return ""
             return (
@@ -221,20 +231,24 @@ class Contest:
         events.emit("slower", "backend", text, **data)
         warnings.warn(f"argand: {text}; {after}.", stacklevel=2)
 
-    def _times(self, args: Sequence[Any], backward: bool = True) -> _Times:
+    def _times(self, args: Sequence[Any], backward: bool = True) -> _Times | None:
+        """None where others had the processors so often that nothing is known."""
         times: tuple[list[float], list[float]] = ([], [])
         copies: list[Any] | None = None
-        begin = time.perf_counter()
+        watch, begin = Watch(), time.perf_counter()
         for number in range(_MORE_ROUNDS):
             for place, call in enumerate((self.forward, self.compiled)):
                 given = copies or self._copies(args)  # the same ones: in the caches, as the program's are
                 before = _versions(given)
                 taken = self._time(call, given, backward)
                 copies = given if _versions(given) == before else None
-                times[place].extend([taken] if number else [])  # the first warms caches up
-            if number and time.perf_counter() - begin > (_ENOUGH if number < _ROUNDS - 1 else _SHORT):
+                if watch.calm() and number:  # the first warms caches up
+                    times[place].append(taken)
+            passed = time.perf_counter() - begin
+            limit = _ENOUGH if number < _ROUNDS - 1 else _SHORT if all(map(is_known, times)) else _LONGER
+            if number and passed > limit:
                 break
-        return _Times(*(min(each, default=float("inf")) for each in times))
+        return _Times(*map(min, times)) if all(map(is_known, times)) else None
 
     def _run(self, call: Call, args: Sequence[Any]) -> float:
         """Seconds that a call takes, with the gradients of its results where they are recorded."""

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import isnan, prod
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import fx
 
 from argand import events
 from argand.backends.targets import target_of
+from argand.graph.nodes.meta import mark_guess
 from argand.graph.nodes.program import AtenProgram
 from argand.ir.target import Target
 from argand.lower.lowerings.depthwise import becomes_loops, has_few_channels, is_depthwise
@@ -65,15 +66,19 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     times = _known_times(groups, timer, target)
     if times is None:
         return 0
+    unknown = isnan(times.before)
     before = times.before + (_pools(program) / target.threads if host else 0.0)
     chosen = times.after < (_GAIN_IN_HOST_MEMORY if host else _GAIN) * before and times.after + _LEAST < before
+    why = f"channels innermost: {times.after:.1f} us; as they are: {before:.1f} us"
     events.emit(
         "autotuning", "backend",
         f"{len(candidates)} convolutions: {'channels innermost' if chosen else 'as they are'} "
-        f"(channels innermost: {times.after:.1f} us; as they are: {before:.1f} us)",
+        f"({'others had the processors while they were timed' if unknown else why})",
         product="convolutions", chosen="channels innermost" if chosen else "as they are",
-        times={"as it is": before, "channels innermost": times.after},
+        times={} if unknown else {"as it is": before, "channels innermost": times.after},
     )  # fmt: skip
+    if unknown:
+        mark_guess(candidates[0])
     if not chosen:
         return 0
     stay = {node for group in groups if _digest(_kind(group)) in times.slower for node in group}
@@ -100,7 +105,7 @@ def _known_times(groups: Sequence[Group], timer: Timer, target: Target) -> _Time
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
-    if not process.compiling():  # else they are good enough for now
+    if not process.compiling() and not isnan(times.before):  # else good enough for now
         cache.write_note(note, times.as_note())
     return times
 
@@ -208,7 +213,7 @@ def _depthwise(node: fx.Node) -> torch.Tensor | None:
 def _versions(device: torch.device) -> tuple[str, ...]:
     """What times depend on besides the convolutions."""
     if device.type != "cuda":
-        return device.type, processor.model(), torch.__version__, str(torch.get_num_threads())
+        return device.type, processor.model(), torch.__version__, str(torch.get_num_threads()), "calm"
     name = torch.cuda.get_device_name(device)
     return name, torch.__version__, str(torch.backends.cudnn.version()), str(torch.backends.cudnn.benchmark)
 
@@ -299,7 +304,7 @@ def _times(
             innermost = as_it_is + moved
         timed.add(_digest(kind))
         before, after = before + as_it_is, after + innermost
-        if time.monotonic() >= end:
+        if time.monotonic() >= end or isnan(before):
             break
     return _Times(before, after, frozenset(slower), frozenset(timed))
 

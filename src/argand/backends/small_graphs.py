@@ -23,6 +23,7 @@ Call = Callable[..., Any]
 Compare = Callable[[Sequence[Any]], str | None]
 
 _COMPARE_AT = 16  # calls
+_LAST = 1024  # calls from one comparison to the next, should nothing be known: twice as many each time
 # Where it is known: the first call is the quicker for it in a process that has just begun, as the graph is read when it
 # is first run.
 _KNOWN_AT = 2
@@ -44,7 +45,7 @@ def small_graph(
 
     Arguments:
         key: gives the key of the backward's entry, or of the program's.
-        compare: what is to be said of a graph that is faster; "" of others, None when it cannot be said.
+        compare: what is to be said of a graph that is faster; "" of others, None while that is not known.
         records: the graph records gradients.
         varies: it is for many sizes.
         stored: an earlier process has told of the graph, perhaps also which is faster.
@@ -87,6 +88,7 @@ class _Undecided:
         settled: what is called, by size.
         told: what an earlier process says, by size.
         left: calls until it is decided, by size.
+        between: calls from one comparison to the next, by size.
         slower: sizes at which the compiled graph was slower once.
     """
 
@@ -106,6 +108,7 @@ class _Undecided:
         self.settled: dict[int, Call] = {}
         self.told: dict[int, bytes | None] = {}
         self.left: dict[int, int] = {}
+        self.between: dict[int, int] = {}
         self.slower: set[int] = set()
 
     def __call__(self, *args: Any) -> Any:
@@ -125,6 +128,10 @@ class _Undecided:
             self.left[sizes] = _COMPARE_AT
             return
         slower = self.compare(args) if told is None else ""
+        between = self.between.get(sizes, _COMPARE_AT)
+        if slower is None and between < _LAST:
+            self.left[sizes] = self.between[sizes] = 2 * between
+            return
         if slower and sizes not in self.slower:
             self.left[sizes] = _COMPARE_AT
             self.slower.add(sizes)

@@ -13,7 +13,7 @@ import torch
 
 import argand
 from argand.runtime import process
-from argand.runtime.kernels import timed_choice
+from argand.runtime.kernels import calm, timed_choice
 from argand.runtime.kernels.timed_choice import Rivals
 
 
@@ -84,6 +84,32 @@ def test_one_interruption_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> No
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
     clock.settle(found, lambda: 900.0 if clock.calls.count("own") in (0, 3) else 1.0, lambda: 2.0)
     assert found.known() is True
+
+
+@pytest.mark.parametrize("disturbed", ["own", "library"])
+def test_calls_in_which_others_had_the_processors_do_not_decide(
+    disturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where all of one way's are such; the library's way is taken for a while then, and calm calls decide."""
+    clock, rivals = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
+    seconds, taken, moment = {"own": 1e-3, "library": 2e-3}, [0], [1.0]
+    monkeypatch.setattr(calm, "taken_away", lambda: taken[0])
+    monkeypatch.setattr(timed_choice.time, "monotonic", lambda: moment[0])
+    others = [True]
+
+    def way(name: str) -> None:
+        if name == disturbed and others[0]:
+            taken[0] += 1
+            clock.way(name, 50e-3)
+        clock.way(name, seconds[name])
+
+    for _ in range(100):
+        rivals.run(lambda: way("own"), lambda: way("library"))
+    assert rivals.known() is None and clock.calls[-60:] == 60 * ["library"]
+    moment[0], others[0] = 1e9, False
+    for _ in range(60):
+        rivals.run(lambda: way("own"), lambda: way("library"))
+    assert rivals.known() is True
 
 
 def test_luck_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
+from math import isnan
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from argand import events
 from argand.backends.eager import run_eagerly
 from argand.backends.targets import target_of
 from argand.config import config
+from argand.graph.nodes.meta import mark_guess
 from argand.graph.nodes.program import AtenProgram, copied
 from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 from argand.passes import run_passes
@@ -29,7 +31,7 @@ from argand.passes.freezing.constant_split import constant_nodes, part
 from argand.passes.freezing.packing import pack
 from argand.passes.freezing.quantizing import quantize
 from argand.quick_dataclasses import dataclass
-from argand.runtime import cache, processor
+from argand.runtime import cache, process, processor
 from argand.runtime.frozen_parameters import FrozenCall, storable
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 from argand.runtime.host import HostCall
@@ -190,7 +192,7 @@ class _Choice:
 def _is_faster(node: fx.Node, key: Any) -> bool:
     """Whether a product with a packed weight is faster than ATen's and argand's own: timed once, and remembered."""
     about = (key, products.own_wanted(products.PRODUCTS), processor.model(), torch.__version__, torch.get_num_threads())
-    name = f"packed-{cache.digest(str(about))}"
+    name = f"packed-{cache.digest(str(about))}-calm"
     note = cache.read_note(name)
     if note is not None and note.get("packed") in ("faster", "slower"):
         return note["packed"] == "faster"
@@ -201,6 +203,10 @@ def _is_faster(node: fx.Node, key: Any) -> bool:
         times = time_calls(_ways(node), device)
     faster = times[0] < _GAIN * min(times[1:])
     outcome = "faster" if faster else "slower"
+    if isnan(times[0]):
+        mark_guess(node)
+    if isnan(times[0]) or process.compiling():  # not known, or good enough for now
+        return faster
     cache.write_note(name, {"packed": outcome, "times": str([round(each, 1) for each in times])})
     return faster
 

@@ -21,6 +21,19 @@ _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func
 _USER_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+?)(?:: (?P<text>.*))?$")
 
 
+_GUESS = "argand_guess"
+
+
+def mark_guess(node: fx.Node) -> None:
+    """Note that how a node is computed was to be timed, and could not: another process may find out."""
+    node.meta[_GUESS] = True
+
+
+def is_guess(node: fx.Node) -> bool:
+    """Whether `mark_guess` was told of a node."""
+    return _GUESS in node.meta
+
+
 def user_line(node: fx.Node) -> str:
     """The user's line that made a node, as "file.py:12 in forward: text"; "" when unknown.
 

@@ -3,7 +3,8 @@
 They are timed in passing, for each kind of operands: its first calls take turns, each with the operands that it got and
 the threads that the program has, until enough is known. What takes long is computed once a call, as ever, so that no
 call waits for the other way; what does not is computed often by the first call already. While argand's compilers want
-the processors, too, the library's way is taken, which is not slower than eager's, and a later call is timed. The
+the processors, too, the library's way is taken, which is not slower than eager's, and a later call is timed. Calls in
+which others had the processors say nothing: after some of these, too, the library's way is taken for a while. The
 outcomes are kept in the disk cache: later processes know them before they choose. With deterministic algorithms nothing
 is timed: a process is to compute what another one does.
 """
@@ -20,6 +21,7 @@ import torch
 from argand import events
 from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, process, processor
+from argand.runtime.kernels.calm import Watch, is_known
 from argand.runtime.kernels.texts import text_of
 
 _PAIRS = 4  # of times of a kind
@@ -30,6 +32,8 @@ _LEAST_PAIRS, _LONG = 2, 0.05  # seconds of all from which there are fewer
 _FIRST = (1, 1, 0, 0, 0)  # of pairs: so nothing that happens every second, third or fourth time is always one way's
 _KINDS = 8  # for which the library has to be faster, before the own way is not asked any more
 _MOST_KINDS = 500  # that are remembered
+_MOST_DISTURBED = 6  # calls in which others had the processors, before none is timed for a while
+_REST, _LONGEST_REST = 0.05, 20.0  # seconds of the first while, and of the longest: each is twice as long as the last
 
 
 @dataclass(slots=True)
@@ -41,13 +45,20 @@ class _Trial:
 
     Fields:
         turns: how often one was computed.
-        times: of the own way and of the library's; the first of each makes ready what it needs, and does not count.
+        times: of the own way and of the library's, where these were left alone; the first of each makes ready what it
+            needs, and does not count.
+        disturbed: how many were not, since the last rest.
+        rest: seconds of the next rest.
+        wakes: when the last one ends.
         ratio: of typical times, as far as is known.
     """
 
     gain: float
     turns: int = 0
     times: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    disturbed: int = 0
+    rest: float = _REST
+    wakes: float = 0.0
     ratio: float = 1.0
 
     def turn(self) -> int:
@@ -55,6 +66,20 @@ class _Trial:
         pair, second = divmod(self.turns, 2)
         self.turns += 1
         return _FIRST[pair % len(_FIRST)] ^ second
+
+    def note(self, way: int, seconds: float, calm: bool) -> None:
+        """What a turn took, and whether it was left alone."""
+        if calm or not self.times[way]:
+            self.times[way].append(seconds)
+            return
+        self.disturbed += 1
+        if self.disturbed == _MOST_DISTURBED:
+            self.wakes = time.monotonic() + self.rest
+            self.disturbed, self.rest = 0, min(2 * self.rest, _LONGEST_REST)
+
+    def rests(self) -> bool:
+        """Whether others had the processors so often that nothing is timed now."""
+        return self.wakes > 0.0 and time.monotonic() < self.wakes
 
     def is_over(self) -> bool:
         """Whether enough is known."""
@@ -64,10 +89,14 @@ class _Trial:
             return False
         passed = sum(own) + sum(library)
         self.ratio = _typical(own) / max(_typical(library), 1e-9)
+        if number >= _MOST_PAIRS:
+            return True
+        if not is_known(own) or not is_known(library):
+            return False
         close = self.gain / _CLOSE < self.ratio < self.gain * _CLOSE
         if passed > _LONG and not close:
             return True
-        return number >= _MOST_PAIRS or (number >= _PAIRS and passed > (_LONGER if close else _SHORT))
+        return number >= _PAIRS and passed > (_LONGER if close else _SHORT)
 
 
 class Rivals:
@@ -122,16 +151,18 @@ class Rivals:
         return own() if taken else library()
 
     def _time(self, own: Callable[[], None], library: Callable[[], None], place: tuple[int, Hashable]) -> None:
-        if process.compiling():
-            return library()
         trial = self._trials.setdefault(place, _Trial(self._gain))
-        clock = time.thread_time if place[0] == 1 else time.perf_counter  # others may want the processor
-        begin = start = clock()
-        while start - begin <= _SHORT:
+        if process.compiling() or trial.rests():
+            return library()
+        alone = place[0] == 1
+        clock = time.thread_time if alone else time.perf_counter  # others may want the processor
+        watch, begin = Watch(), clock()
+        start = begin
+        while start - begin <= _SHORT and not trial.rests():
             way = trial.turn()
             (own, library)[way]()
             end = clock()
-            trial.times[way].append(end - start)
+            trial.note(way, end - start, watch.calm() or alone)
             if trial.is_over():
                 return self._decide(place, trial.ratio)
             start = clock()
@@ -162,7 +193,7 @@ class Rivals:
 
     def _note(self, threads: int) -> str:
         text = _text_digest(self._source) if self._source else ""
-        about = (self.name, processor.model(), torch.__version__, str(threads), f"v{cache.VERSION}", "kinds", text)
+        about = (self.name, processor.model(), torch.__version__, str(threads), f"v{cache.VERSION}", "calm", text)
         return f"rivals-{cache.digest(str(about))}"
 
     def forget(self) -> None:

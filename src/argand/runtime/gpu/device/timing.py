@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 import torch
+
+from argand.runtime.kernels.calm import Watch, is_known
 
 ROUNDS = 5
 _REPEATS = 10  # of a call in a round
@@ -14,6 +17,7 @@ _LEAST_REPEATS = 2
 _LONG = 400.0  # microseconds from which a call is repeated less often
 _LEAST_ROUNDS_ON_HOST, _LONG_ON_HOST = 3, 0.03  # seconds of all rounds from which there are fewer
 _MOST_ROUNDS_ON_HOST, _SHORT_ON_HOST = 25, 0.004  # seconds of all rounds up to which there are more
+_LONGEST_ON_HOST = 0.15  # seconds of all rounds up to which there are more, as others had the processors in some
 
 
 def can_time() -> bool:
@@ -34,7 +38,8 @@ def random_tensor(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
 def time_calls(calls: Sequence[Callable[[], object]], device: torch.device) -> list[float]:
     """Microseconds that each call takes on a device, once its launches are queued: the least of several rounds.
 
-    Rounds of all calls alternate, so that a change of the clock meets all of them.
+    Rounds of all calls alternate, so that a change of the clock meets all of them. All are NaN, which is neither less
+    nor more than anything, where others had the host's processors so often that nothing is known.
     """
     if device.type != "cuda":
         return _on_host(calls)
@@ -68,15 +73,19 @@ def _elapsed(events: tuple[torch.cuda.Event, torch.cuda.Event]) -> float:
 def _on_host(calls: Sequence[Callable[[], object]]) -> list[float]:
     for call in calls:
         call()
-    best = [float("inf")] * len(calls)
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter  # others may want the processor
-    begin = clock()
+    times: list[list[float]] = [[] for _ in calls]
+    alone = torch.get_num_threads() == 1
+    clock = time.thread_time if alone else time.perf_counter  # others may want the processor
+    watch, begin = Watch(), clock()
     for number in range(1, 1 + _MOST_ROUNDS_ON_HOST):
-        for place, call in enumerate(calls):
+        for taken, call in zip(times, calls):
             start = clock()
             call()
-            best[place] = min(best[place], 1e6 * (clock() - start))
+            seconds = clock() - start
+            if watch.calm() or alone:
+                taken.append(1e6 * seconds)
         passed = clock() - begin
-        if number >= (_LEAST_ROUNDS_ON_HOST if passed > _LONG_ON_HOST else ROUNDS) and passed > _SHORT_ON_HOST:
+        enough = number >= (_LEAST_ROUNDS_ON_HOST if passed > _LONG_ON_HOST else ROUNDS) and passed > _SHORT_ON_HOST
+        if enough and (passed > _LONGEST_ON_HOST or all(map(is_known, times))):
             break
-    return best
+    return [min(taken) for taken in times] if all(map(is_known, times)) else [math.nan] * len(times)
