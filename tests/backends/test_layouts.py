@@ -128,13 +128,23 @@ def test_rounds_in_which_others_had_the_processors_do_not_count(monkeypatch, dis
     assert times == pytest.approx([1e3, 1e3] if disturbed_rounds == 1 else [math.nan] * 2, nan_ok=True)
 
 
-def test_layouts_that_were_not_found_out_are_not_kept(monkeypatch):
+class Disturbed(Timer):
+    """What is timed first says nothing."""
+
+    def __call__(self, calls, device):
+        times = super().__call__(calls, device)
+        return [math.nan] * len(times) if self.asked == 1 else times
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_kinds_that_were_not_left_alone_neither_decide_nor_is_the_choice_kept(gains):
     made = run_passes(traced(program, *ARGS))
-    timer = Timer(math.nan, math.nan)
-    assert layouts.choose_layouts(made, timer) == 0 and timer.asked == 1
+    timer = Disturbed(100.0, 50.0 if gains else 100.0)
+    assert (layouts.choose_layouts(made, timer) > 0) is gains and timer.asked == 2
     assert "others had the processors" in undescribed(made)
+    assert chosen(timer) is gains and timer.asked == 4
     made = run_passes(traced(program, *ARGS))
-    assert layouts.choose_layouts(made, Timer(100.0, 50.0)) > 0 and not undescribed(made)
+    assert (layouts.choose_layouts(made, timer) > 0) is gains and timer.asked == 4 and not undescribed(made)
 
 
 def test_other_targets_time_nothing(monkeypatch):

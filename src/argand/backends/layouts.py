@@ -66,18 +66,17 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     times = _known_times(groups, timer, target)
     if times is None:
         return 0
-    unknown = isnan(times.before)
     before = times.before + (_pools(program) / target.threads if host else 0.0)
     chosen = times.after < (_GAIN_IN_HOST_MEMORY if host else _GAIN) * before and times.after + _LEAST < before
-    why = f"channels innermost: {times.after:.1f} us; as they are: {before:.1f} us"
     events.emit(
         "autotuning", "backend",
         f"{len(candidates)} convolutions: {'channels innermost' if chosen else 'as they are'} "
-        f"({'others had the processors while they were timed' if unknown else why})",
+        f"(channels innermost: {times.after:.1f} us; as they are: {before:.1f} us)"
+        f"{'' if times.whole else '; others had the processors while they were timed'}",
         product="convolutions", chosen="channels innermost" if chosen else "as they are",
-        times={} if unknown else {"as it is": before, "channels innermost": times.after},
+        times={"as it is": before, "channels innermost": times.after},
     )  # fmt: skip
-    if unknown:
+    if not times.whole:
         mark_guess(candidates[0])
     if not chosen:
         return 0
@@ -105,7 +104,7 @@ def _known_times(groups: Sequence[Group], timer: Timer, target: Target) -> _Time
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
-    if not process.compiling() and not isnan(times.before):  # else good enough for now
+    if not process.compiling() and times.whole:  # else they are good enough for now
         cache.write_note(note, times.as_note())
     return times
 
@@ -148,12 +147,14 @@ class _Times:
         after: microseconds with the channels innermost, of all but those that are slower so.
         slower: digests of the kinds that stay as they are.
         timed: digests of the kinds that were timed.
+        whole: these are all that were to be timed: others had the processors during none.
     """
 
     before: float
     after: float
     slower: frozenset[str]
     timed: frozenset[str] = frozenset()
+    whole: bool = True
 
     def as_note(self) -> dict[str, str]:
         """As texts for the cache."""
@@ -289,7 +290,7 @@ def _times(
     before = after = 0.0
     slower: set[str] = set()
     timed: set[str] = set()
-    end = time.monotonic() + seconds
+    whole, end = True, time.monotonic() + seconds
     for kind, group in groups.items():
         taken = [0.0, 0.0, 0.0]
         for node in group:
@@ -299,14 +300,17 @@ def _times(
             for place, one in enumerate(timer(ways, node.meta["device"])):
                 taken[place] += one
         as_it_is, innermost, moved = (counts[kind] * one for one in taken)
-        if each and innermost > _SLOWER * as_it_is + moved:
-            slower.add(_digest(kind))
-            innermost = as_it_is + moved
-        timed.add(_digest(kind))
-        before, after = before + as_it_is, after + innermost
-        if time.monotonic() >= end or isnan(before):
+        if isnan(as_it_is):
+            whole = False
+        else:
+            if each and innermost > _SLOWER * as_it_is + moved:
+                slower.add(_digest(kind))
+                innermost = as_it_is + moved
+            timed.add(_digest(kind))
+            before, after = before + as_it_is, after + innermost
+        if time.monotonic() >= end:
             break
-    return _Times(before, after, frozenset(slower), frozenset(timed))
+    return _Times(before, after, frozenset(slower), frozenset(timed), whole)
 
 
 def _ways(node: fx.Node) -> list[Callable[[], object]]:
