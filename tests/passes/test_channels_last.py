@@ -197,3 +197,21 @@ def test_group_norms_left_to_aten_get_row_major_images(program):
         assert images and all(image.is_contiguous() for image in images)
     for got, want in zip(wrap(made, run_eagerly(made))(*args), program(*args), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("window", "args", "may"),
+    [
+        ((3, 3), {"padding": 1}, True),
+        ((3, 3), {"padding": 2}, True),
+        ((3, 3), {"padding": 3}, False),
+        ((1, 3), {"padding": (1, 1)}, False),
+        ((3, 3), {"padding": 2, "dilation": 2}, True),
+        ((2, 2), {"padding": 13, "dilation": 13}, False),  # there are windows on both sides of an image
+    ],
+)
+def test_windows_in_the_padding_stay_where_eager_has_them(window, args, may):
+    """oneDNN's kernels for channels that lie innermost end the process where a window reads nothing but zeros."""
+    weight = torch.randn(8, 6, *window)
+    program = traced(lambda x, w: F.conv2d(x, w, **args), X, weight)
+    assert bool(convolutions(program)) is may

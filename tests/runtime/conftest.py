@@ -19,8 +19,9 @@ from trouble_helpers import HEAD  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def nobody_takes_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From what is timed, that is, however busy the machine is."""
+    """From what is timed, that is, and each time is believed, however busy the machine is."""
     monkeypatch.setattr(calm, "taken_away", lambda: 0)
+    monkeypatch.setattr(calm, "_ALIKE", float("inf"))
 
 
 @pytest.fixture

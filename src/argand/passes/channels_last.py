@@ -51,9 +51,17 @@ def convolutions(program: AtenProgram) -> list[fx.Node]:
 def _is_plain(node: fx.Node) -> bool:
     val = node.meta["val"]
     transposed = bool(node.args[6])
-    if (transposed and node.meta["device"].type != "cpu") or not _tensors((*node.args[:2], node)):
+    on_cpu = node.meta["device"].type == "cpu"
+    if (transposed and not on_cpu) or not _tensors((*node.args[:2], node)):
+        return False
+    x, weight, _, _, padding, dilation = node.args[:6]
+    if on_cpu and not transposed and _may_read_padding_only(x, weight, padding, dilation):
         return False
     return is_contiguous(val.shape, val.stride()) and not is_channels_last(val.shape, val.stride())
+
+
+def _may_read_padding_only(x: fx.Node, weight: fx.Node, padding: Sequence[int], dilation: Sequence[int]) -> bool:
+    return layouts.may_read_padding_only(x.meta["val"].shape[2:], weight.meta["val"].shape[2:], padding, dilation)
 
 
 def _tensors(nodes: Sequence[Any]) -> bool:

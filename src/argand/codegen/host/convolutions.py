@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from argand.config import config
+from argand.graph.metadata.layouts import may_read_padding_only
 from argand.graph.metadata.strides import is_contiguous
 from argand.graph.sizes.expr import ONE, Expr, as_int
 from argand.ir.kernel import Schedule, Step
@@ -83,17 +84,19 @@ def choose_convolutions(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
 def _by_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     if str(node.target) != "aten.convolution.default" or node.kwargs or node.out_variant is not None:
         return False
-    x, weight, bias, stride, _, dilation, transposed, _, groups = node.args
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     image, window = _sizes(x, buffers), _sizes(weight, buffers)
     result = buffers.get(node.outputs[0] or "")
     if transposed or result is None or len(image) not in (4, 5) or len(window) != len(image):
         return False
     if bias is not None and len(_sizes(bias, buffers)) != 1:
         return False
-    numbers = (*stride, *dilation, groups)
+    numbers = (*stride, *padding, *dilation, groups)
     if not all(isinstance(n, int) for n in numbers):
         return False
     if not convolutions.by_products(image, window, stride, dilation, groups):
+        return False
+    if may_read_padding_only(image[2:], window[2:], padding, dilation):
         return False
     points = [as_int(n) for n in result.size]
     if None in points or prod(int(n or 0) for n in points) * prod(window[1:]) < LEAST_TERMS:

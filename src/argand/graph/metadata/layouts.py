@@ -172,6 +172,24 @@ def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bo
     return {suggested_format(x), suggested_format(weight)} != {torch.contiguous_format}
 
 
+def may_read_padding_only(
+    size: Sequence[object], window: Sequence[object], padding: Sequence[int], dilation: Sequence[int]
+) -> bool:
+    """Whether some window of a convolution may read nothing but zeros: then oneDNN's kernels for channels that lie
+    innermost call what they have not made (signal 11), so that only programs that have it so may call them.
+
+    Arguments:
+        size: of the images, without batch and channels; what is no int may be any size.
+        window: of the weight, likewise.
+    """
+    for n, side, pad, apart in zip(size, window, padding, dilation, strict=True):
+        if pad and (not isinstance(side, int) or pad > apart * (side - 1)):
+            return True
+        if pad and apart > 1 and (not isinstance(n, int) or n < apart):
+            return True
+    return False
+
+
 def _copied_with_gaps(result: torch.Tensor, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     """The copy of a tensor that is not expanded lies in memory as it does."""
     if any(not step and size > 1 for size, step in zip(x.shape, x.stride())):

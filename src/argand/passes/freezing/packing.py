@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.layouts import may_read_padding_only
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import is_contiguous, suggests_channels_last
 from argand.graph.nodes.program import AtenProgram
@@ -59,6 +60,8 @@ def _packs(node: fx.Node, constant: set[fx.Node]) -> bool:
         return False
     image = x.meta["val"]
     if image.dim() != 4 or 0 in val.shape or 0 in image.shape:
+        return False
+    if may_read_padding_only(image.shape[2:], weight.meta["val"].shape[2:], *rest[1:3]):
         return False
     if prod(image.shape[2:]) == 1 == prod(val.shape[2:]):  # all layouts are one
         return True
