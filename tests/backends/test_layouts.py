@@ -147,6 +147,16 @@ def test_kinds_that_were_not_left_alone_neither_decide_nor_is_the_choice_kept(ga
     assert (layouts.choose_layouts(made, timer) > 0) is gains and timer.asked == 4 and not undescribed(made)
 
 
+def test_where_nothing_is_known_pools_alone_do_not_decide(monkeypatch):
+    monkeypatch.setattr(layouts, "target_of", lambda device: cpu(2))
+    made = run_passes(
+        traced(lambda x, w: F.max_pool2d(F.conv2d(x, w, padding=1), 8), torch.randn(8, 8, 96, 96), ARGS[2])
+    )
+    timer = Timer(math.nan, math.nan)
+    assert layouts.choose_layouts(made, timer) == 0 and timer.asked == 1
+    assert layouts.choose_layouts(made, Timer(100.0, 90.0)) > 0
+
+
 def test_other_targets_time_nothing(monkeypatch):
     monkeypatch.setattr(layouts, "target_of", lambda device: replace(gpu(132), times_layouts=False))
     timer = Timer(100.0, 50.0)

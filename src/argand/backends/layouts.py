@@ -67,7 +67,8 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     if times is None:
         return 0
     before = times.before + (_pools(program) / target.threads if host else 0.0)
-    chosen = times.after < (_GAIN_IN_HOST_MEMORY if host else _GAIN) * before and times.after + _LEAST < before
+    gains = times.after < (_GAIN_IN_HOST_MEMORY if host else _GAIN) * before and times.after + _LEAST < before
+    chosen = gains and times.before > 0.0  # else pools are all that is known
     events.emit(
         "autotuning", "backend",
         f"{len(candidates)} convolutions: {'channels innermost' if chosen else 'as they are'} "
