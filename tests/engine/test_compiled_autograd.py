@@ -18,6 +18,7 @@ import torch
 import argand
 import warm
 from argand.engine import backward_calls, entries
+from argand.engine.entries import Trial
 from argand.report.html import build
 from helpers import collected
 
@@ -455,3 +456,15 @@ def test_nothing_is_replaced_without_it() -> None:
         "assert torch.autograd._engine_run_backward is engine\n"
     )
     warm.run(["-c", code], check=True)
+
+
+@pytest.mark.parametrize(("disturbed", "turns"), [(0, 3), (4, 6), (99, 12)])
+def test_turns_are_taken_until_two_took_about_as_long(disturbed: int, turns: int) -> None:
+    """Who takes processors from the engine makes its calls look long, each by another time."""
+    trial, calls = Trial(), 0
+    while not trial.over:
+        ours = not trial.is_engines_turn()
+        late = 2.0**calls if len(trial.engines) < disturbed else 0.0
+        trial.took(3e-3 if ours else 1e-3 + late, ours=ours)
+        calls += 1
+    assert len(trial.engines) == turns and trial.engine_is_faster is (disturbed < 99)
