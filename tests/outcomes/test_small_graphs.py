@@ -11,6 +11,7 @@ import pytest
 import argand
 from argand import threads
 from argand.backends import eager_contest
+from argand.backends.small_graphs import small_graph
 from outcomes.processes import STORED, Program
 
 TEXT = """
@@ -111,3 +112,20 @@ def test_another_number_of_threads_is_another_matter(tmp_path: Path, compared: l
         finally:
             module.torch.set_num_threads(before)
     assert compared == [True] * 4
+
+
+@pytest.mark.parametrize(("unknown", "at"), [(0, 16), (1, 48), (3, 240)])
+def test_where_nothing_is_known_a_later_call_compares(unknown: int, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many calls later each time: others have the processors, which takes nothing from the program."""
+    monkeypatch.setattr(threads, "working", lambda: False)
+    answers, calls = iter([*unknown * [None], ""]), 0
+    compared: list[int] = []
+
+    def compare(args: Any) -> str | None:
+        compared.append(calls)
+        return next(answers)
+
+    call = small_graph(lambda: "compiled", lambda: "eager", lambda: "", compare, records=False, varies=False)
+    for calls in range(1, 300):
+        assert call() == "compiled"
+    assert compared[-1] == at and len(compared) == unknown + 1
