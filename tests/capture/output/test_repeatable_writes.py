@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -263,3 +264,35 @@ def test_a_number_that_varies_beside_what_is_written(backend: str) -> None:
                 told = None
             results.append((told, keys))
         assert_same(*results)
+
+
+def test_what_writes_cost_to_record_does_not_grow_with_the_inputs() -> None:
+    """Each write of an optimizer's step asks what else lies in that memory: not by looking at all inputs."""
+
+    def step(tensors: list[torch.Tensor], caches: list[torch.Tensor]) -> None:
+        for tensor, cache in zip(tensors, caches):
+            state = tensor * 2
+            state.add_(1)
+            tensor.mul_(0.5).add_(state)
+            cache.copy_(state)
+
+    def calls(count: int) -> int:
+        events = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal events
+            events += event == "c_call" and getattr(argument, "__name__", "") == "untyped_storage"
+
+        given = [[torch.zeros(70) for _ in range(count)] for _ in range(2)]
+        argand.reset()
+        compiled = argand.compile(step, backend="eager", fullgraph=True)
+        sys.setprofile(note)
+        try:
+            with torch.no_grad():
+                compiled(*given)
+        finally:
+            sys.setprofile(None)
+        return events
+
+    few, some, many = (calls(count) for count in (2, 4, 8))
+    assert many - some == 2 * (some - few)

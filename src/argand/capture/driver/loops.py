@@ -156,7 +156,7 @@ _FEW = 8
 
 def _is_part(state: CaptureState, node: fx.Node) -> bool:
     value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and storage_address(value) in state.graph.outside
+    return isinstance(value, torch.Tensor) and storage_address(value) in state.graph.memories.outside
 
 
 def _is_number(node: fx.Node) -> bool:

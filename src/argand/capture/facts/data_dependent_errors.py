@@ -73,8 +73,8 @@ class OnData:
     late: bool = False
     opaque: bool = False
     behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
-    saved: list[TensorInfo] = field(default_factory=list)
-    undone: list[TensorInfo] = field(default_factory=list)
+    saved: dict[TensorInfo, None] = field(default_factory=dict)
+    undone: dict[TensorInfo, None] = field(default_factory=dict)
     told: bool = False
     overwriting: fx.Node | None = None
     overwrites: set[fx.Node] = field(default_factory=set)

@@ -29,6 +29,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.sources import Source
 from argand.capture.facts.typefacts import TypeFacts
+from argand.capture.facts.values.memories import Memories
 from argand.capture.facts.values.symbolic import SymbolicNumber, Symbols
 from argand.capture.facts.values.symbols import Memory, Nodes, Origin, Place
 from argand.capture.facts.values.tainted_values import TaintedText
@@ -404,7 +405,7 @@ class GraphBuilder(Protocol):
     hooks: list[object]
     asked: dict[int, Callable[[], None]]
     conditions: set[str]
-    outside: dict[int, int]
+    memories: Memories
     written: set[int]
     staying: dict[int, GraphBreak]
     passed_on: dict[int, frozenset[int]]

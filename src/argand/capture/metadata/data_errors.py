@@ -264,8 +264,9 @@ def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool
             for other in builder.mutated.values()
         ):  # the tensor may be a view of one that has come to require gradients
             return True
-        written_to = builder.inputs if info.source is None else (info,)
-        return any(isinstance(other.real, torch.Tensor) and other.real.is_inference() for other in written_to)
+        if info.source is None:
+            return builder.memories.inference
+        return isinstance(info.real, torch.Tensor) and info.real.is_inference()
 
 
 def _may_overlap(builder: GraphBuilder, info: TensorInfo, func: Function | None, args: Args) -> bool:
@@ -286,10 +287,10 @@ def _may_overlap(builder: GraphBuilder, info: TensorInfo, func: Function | None,
         for other in others:
             if storage_address(other.tensor) == memory and (moves or _place(other.tensor) != place):
                 return True
-        written = _inputs_behind(builder, info)
-        behind = [one for other in others for one in _inputs_behind(builder, other)] if written else []
-        shared = {_real_memory(one) for one in written}.intersection([_real_memory(one) for one in behind]) - {None}
-        return bool(behind) and (bool(shared) or _any_notices(builder))
+        behind = [other for other in others if _exists_outside(builder, other)] if _exists_outside(builder, info) else []
+        mine = _memory_outside(builder, info)
+        shared = mine is not None and any(_memory_outside(builder, other) == mine for other in behind)
+        return bool(behind) and (shared or _any_notices(builder))
 
 
 _MOVING = ("__setitem__", "index_", "scatter", "masked_scatter", "put_")
@@ -328,25 +329,15 @@ def _name(func: Function | None) -> str:
 
 def _exists_outside(builder: GraphBuilder, info: TensorInfo) -> bool:
     """Whether a stand-in's memory may be that of an input or of a tensor that the graph holds."""
-    return bool(_inputs_behind(builder, info))
-
-
-def _inputs_behind(builder: GraphBuilder, info: TensorInfo) -> list[TensorInfo]:
-    """The inputs, or tensors that the graph holds, whose memory a stand-in's may be."""
     if info.source is not None or info.node.op not in ("call_function", "call_method"):
-        return [info]
+        return True
     with torch._C.DisableTorchFunction():
-        mine = storage_address(info.tensor)
-        return [
-            other
-            for other in builder.tensors.values()
-            if other.node.op in ("placeholder", "get_attr") and storage_address(other.tensor) == mine
-        ]
+        return builder.memories.is_outside(storage_address(info.tensor))
 
 
-def _real_memory(info: TensorInfo) -> int | None:
-    """Where the memory of an input lies in the call at hand, if that is known."""
-    return storage_address(info.real) or None if isinstance(info.real, torch.Tensor) else None
+def _memory_outside(builder: GraphBuilder, info: TensorInfo) -> int | None:
+    """The storage of the input in whose memory a stand-in lies, in the call at hand; None if there is none."""
+    return builder.memories.outside.get(storage_address(info.tensor)) or None
 
 
 def _any_notices(builder: GraphBuilder) -> bool:

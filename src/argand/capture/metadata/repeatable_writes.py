@@ -30,29 +30,40 @@ def repeatable(builder: GraphBuilder, info: TensorInfo, func: Function | None, a
     on_data = builder.on_data
     with torch._C.DisableTorchFunction():
         memory = storage_address(info.tensor)
-        inputs = [other for other in builder.inputs if isinstance(other.real, torch.Tensor)]
-        owners = [other for other in inputs if storage_address(other.tensor) == memory]
+        owners = builder.memories.inputs.get(memory)
         if not owners or not all(other.node.op == "placeholder" and _is_plain(other.real) for other in owners):
             return False
     small = all(map(_is_small, owners)) and len(on_data.saved) < _MOST
     overwrites = func is not None and getattr(func, "__name__", "") in _OVERWRITES and args and args[0] is info.tensor
-    if overwrites and not small and _alone(builder, owners[0]) and not _read_before(builder, memory):
+    with torch._C.DisableTorchFunction():
+        fills = overwrites and not small and builder.memories.is_alone(owners[0])
+        fills = fills and not _is_read(builder, owners, memory)
+    if fills:
         on_data.overwriting = info.node
         return True
     given = (info.tensor, *args)
     if torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in given):
         return False  # what autograd knows of it is not put back
-    kept = (*on_data.saved, *on_data.undone)
-    (on_data.saved if small else on_data.undone).extend([owner for owner in owners if owner not in kept])
+    for owner in owners:
+        if owner not in on_data.saved and owner not in on_data.undone:
+            (on_data.saved if small else on_data.undone)[owner] = None
     return True
 
 
-def _read_before(builder: GraphBuilder, memory: int) -> bool:
-    """Whether what lies in this memory was read: the second time that is something else."""
-    overwrites = builder.on_data.overwrites
-    with torch._C.DisableTorchFunction():
-        nodes = {other.node for other in builder.tensors.values() if storage_address(other.tensor) == memory}
-    return not all(user in nodes or user in overwrites for node in nodes for user in node.users)
+def _is_read(builder: GraphBuilder, owners: list[TensorInfo], memory: int) -> bool:
+    """Whether what lies in this memory, which is theirs, was read: the second time that is something else."""
+    nodes = {node: None for owner in owners for node in (owner.node, builder.tensors[id(owner.tensor)].node)}
+    views = list(nodes)
+    for node in views:  # and views of it, as they come
+        for user in node.users:
+            info = builder.tensors.get(id(user.meta.get("example_value")))
+            is_view = info is not None and info.node is user and storage_address(info.tensor) == memory
+            if is_view and user not in nodes:
+                nodes[user] = None
+                views.append(user)
+            elif not is_view and user not in builder.on_data.overwrites:
+                return True
+    return False
 
 
 def noted(builder: GraphBuilder, written: torch.fx.Node) -> None:
@@ -61,14 +72,6 @@ def noted(builder: GraphBuilder, written: torch.fx.Node) -> None:
     if on_data.overwriting is not None and on_data.overwriting in written.all_input_nodes:
         on_data.overwrites.add(written)
     on_data.overwriting = None
-
-
-def _alone(builder: GraphBuilder, owner: TensorInfo) -> bool:
-    """Whether no other input is known to lie in an input's memory."""
-    reals = [other.real for other in builder.inputs if other is not owner and isinstance(other.real, torch.Tensor)]
-    with torch._C.DisableTorchFunction():
-        memory = storage_address(owner.real)
-        return not any(other.layout is not torch.strided or storage_address(other) == memory for other in reals)
 
 
 def _is_plain(real: torch.Tensor | None) -> bool:

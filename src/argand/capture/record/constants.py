@@ -280,14 +280,14 @@ def forget(builder: GraphBuilder, info: TensorInfo, func: Function | None = None
     with torch._C.DisableTorchFunction():
         after = _after(builder, info, func, args)
         storage = compat.storage_address(info.tensor)
-        if storage in builder.outside:
-            builder.written.add(builder.outside[storage])
+        if storage in builder.memories.outside:
+            builder.written.add(builder.memories.outside[storage])
         if not builder.known:
             return
         written: Collection[int] = {storage}
-        if storage in builder.outside:
+        if storage in builder.memories.outside:
             _restart_if_asked(builder, storage)
-            written = builder.outside  # two of them may share their memory
+            written = builder.memories.outside  # two of them may share their memory
         for other in builder.known:
             if compat.storage_address(other.tensor) in written:
                 other.constant = None

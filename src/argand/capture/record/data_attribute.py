@@ -44,8 +44,10 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
         raise stop
     data = builder.record(_T.data.__get__, (value,), {})
     with torch._C.DisableTorchFunction():
+        before = compat.storage_address(tensor)
         tensor.data = value
         memory = compat.storage_address(tensor)
+    builder.memories.move(tensor, before, memory)
     constants.forget(builder, info)
     node = builder.tensors[id(data)].node
     now = TensorInfo(tensor, node, info.device, info.source, info.real)

@@ -116,6 +116,6 @@ def not_passed_on(builder: GraphBuilder, outputs: Sequence[object]) -> list[obje
     count = Counter(address for each in places.values() for address in each)
     alone = {
         which for which, each in places.items()
-        if builder.outside.keys().isdisjoint(each) and all(count[address] == 1 for address in each)
+        if builder.memories.outside.keys().isdisjoint(each) and all(count[address] == 1 for address in each)
     }  # fmt: skip
     return [value for value in outputs if id(value) not in alone & builder.passed_on.keys()]

@@ -23,6 +23,7 @@ from argand.capture.facts.input_names import free_name
 from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source
+from argand.capture.facts.values.memories import Memories
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.values.tensor_info import Dressed, Moved, Scope, TensorInfo
 from argand.capture.metadata import (
@@ -110,7 +111,7 @@ class GraphBuilder:
         several: ids of stand-ins of views of which one call gave several, and of views of these.
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         asked: id of an input's stand-in whose value was told -> what notes that it varies.
-        outside: storages of inputs' stand-ins -> those of the inputs; written: of inputs that the graph has written to.
+        memories: those of inputs; written: the storages of inputs that the graph has written to.
         staying: storage of stand-ins that are not to be returned -> the break that this is; passed_on: id -> storages.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
         dual_level: of forward-mode gradients, that captured code has entered (`higher_order.dual_levels.Level`).
@@ -157,7 +158,7 @@ class GraphBuilder:
         self.hooks: list[object] = []
         self.asked: dict[int, Callable[[], None]] = {}
         self.conditions: set[str] = set()
-        self.outside: dict[int, int] = {}
+        self.memories = Memories()
         self.written: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
         self.passed_on: dict[int, frozenset[int]] = {}
@@ -178,10 +179,8 @@ class GraphBuilder:
         stand_in = metadata.stand_in(real)
         node = self.root.placeholder(free_name(source, self.input_names))
         node.meta.update(example_value=stand_in, source=source)
-        with torch._C.DisableTorchFunction():
-            self.outside[compat.storage_address(stand_in)] = compat.storage_address(real)
-        info = TensorInfo(stand_in, node, real.device, source, real)
-        self.tensors[id(stand_in)] = info
+        info = self.tensors[id(stand_in)] = TensorInfo(stand_in, node, real.device, source, real)
+        self.memories.add(info, real)
         self.inputs.append(info)
         return stand_in
 
@@ -196,6 +195,7 @@ class GraphBuilder:
         """Make `tensor` the stand-in of `node`'s value."""
         node.meta["example_value"] = tensor
         info = self.tensors[id(tensor)] = TensorInfo(tensor, node, device)
+        self.memories.hold(info)
         if self.dynamics is not None:
             symbolic_tensors.doubt(info)
         return tensor
