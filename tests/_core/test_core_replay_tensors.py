@@ -74,6 +74,43 @@ def test_each_of_many_tensors_is_looked_at(change: str, recorded: Any) -> None:
         root._parameters[f"p{index}"] = kept
 
 
+@pytest.mark.parametrize("change", [*TENSOR_CHANGES, "a number", "a level", "a class"])
+def test_arguments_of_a_small_tree(change: str) -> None:
+    """The guards of a function of two tensors: also these are recorded, and the arguments looked at where they lie."""
+    _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
+    levels: dict[str, object] = {"level": -1}
+    kind = type("Kind", (), {})
+    tree = _C.GuardTree()
+    tree.check(tree.child(tree.child(0, "const", levels), "dict_item", "level"), "equals", -1, label="level")
+    tree.check(tree.child(0, "const", kind), "type_version", kind, label="kind")
+    given = [torch.zeros(3, 2), torch.nn.Parameter(torch.zeros(3, 2))]
+    nodes = [tree.child(0, "local", place) for place in (0, 1)]
+    for node, tensor in zip(nodes, given, strict=True):
+        tree.check(node, "tensor", *_C.tensor_guard_args(tensor), label="tensor")
+    tree.collect([nodes[1], nodes[0]])
+    for place in (0, 1):
+        assert all(agree(tree, *given) for _ in range(4))
+        other = given[place].detach().clone()
+        other = torch.nn.Parameter(other) if given[place].requires_grad else other
+        now = [other if at == place else tensor for at, tensor in enumerate(given)]
+        assert agree(tree, *now)
+        if change in TENSOR_CHANGES:
+            TENSOR_CHANGES[change](other)
+            same = change == "recorded" and given[place].requires_grad  # it is as before
+            assert agree(tree, *now) == same
+        elif change == "a number":
+            assert not agree(tree, *[3.0 if at == place else tensor for at, tensor in enumerate(given)])
+        elif change == "a level":
+            levels["level"] = 0
+            assert not agree(tree, *given)
+            levels["level"] = -1
+        else:
+            kind.asked = place  # type: ignore[attr-defined]
+            assert not agree(tree, *given)
+            return
+    assert agree(tree, *given)
+
+
 def test_collected_tensors_come_in_order(recorded: Any) -> None:
     root, tree, nodes = recorded
     order = [*nodes[::-2], nodes[5], nodes[5], *nodes[::2]]

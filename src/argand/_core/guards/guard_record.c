@@ -5,7 +5,7 @@ void *
 array_push(Array *array, size_t size)
 {
     if (array->count == array->cap) {
-        int cap = array->cap == 0 ? 32 : array->cap * 2;
+        int cap = array->cap == 0 ? 4 : array->cap * 2;
         void *grown = PyMem_Realloc(array->items, cap * size);
         if (grown == NULL) {
             return NULL;
@@ -517,7 +517,7 @@ record_collected(Recorder *r)
     return ok;
 }
 
-#define WORTH_RECORDING 12 /* nodes */
+#define WORTH_RECORDING 4 /* nodes */
 
 Replay *
 replay_record(Walk *walk)

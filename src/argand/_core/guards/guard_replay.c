@@ -379,14 +379,17 @@ late_values_known(const Replay *replay, const Walk *walk)
 int
 replay_run(Replay *replay, Walk *walk)
 {
-    PyObject *on_stack[STACK_ROOTS] = {NULL}, **held = on_stack;
+    PyObject *on_stack[STACK_ROOTS], **held = on_stack;
     int count = replay->roots.count;
     if (UNLIKELY(count > STACK_ROOTS)) {
-        held = PyMem_Calloc(count, sizeof(PyObject *));
+        held = PyMem_Malloc(count * sizeof(PyObject *));
         if (held == NULL) {
             PyErr_NoMemory();
             return -1;
         }
+    }
+    for (int i = 0; i < count; i++) {
+        held[i] = NULL;
     }
     int status = run_roots(replay, walk, held);
     if (status == 1) {

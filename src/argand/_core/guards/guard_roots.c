@@ -1,4 +1,5 @@
-/* The roots of a recording that need not be walked anew: classes by their version, names by the version of their dict. */
+/* The roots of a recording that need not be walked anew: classes by their version, names by the version of their dict,
+ * tensors by their properties. */
 #include "replay.h"
 
 static bool
@@ -118,6 +119,27 @@ take_dict(Replay *replay, Walk *walk, int at, PyObject *value)
     return 1;
 }
 
+static int
+take_input(Replay *replay, const Walk *walk, int at)
+{
+    const Plan *plan = walk->tree->plan;
+    const PlanNode *node = &plan->nodes[at];
+    if (node->accessor != ACC_LOCAL || node->check_end != node->check_begin + 1 || node->end != at + 1 ||
+        node->number_begin != node->number_end) {
+        return 0;
+    }
+    const Check *check = &walk->tree->checks[plan->checks[node->check_begin]];
+    if (check->kind != CHECK_TENSOR) {
+        return 0;
+    }
+    KnownTensor *known = array_push(&replay->inputs, sizeof(KnownTensor));
+    if (known == NULL) {
+        return -1;
+    }
+    *known = (KnownTensor){check, at};
+    return 1;
+}
+
 void
 roots_begin(Replay *replay, const Walk *walk)
 {
@@ -133,7 +155,8 @@ roots_begin(Replay *replay, const Walk *walk)
 int
 roots_take(Replay *replay, Walk *walk, int at, PyObject *value)
 {
-    int status = take_dict(replay, walk, at, value);
+    int status = take_input(replay, walk, at);
+    status = status != 0 ? status : take_dict(replay, walk, at, value);
     if (status != 0 || !asks_nothing_else(&walk->tree->plan->nodes[at], at)) {
         return status;
     }
@@ -146,6 +169,7 @@ roots_free(Replay *replay)
 {
     PyMem_Free(replay->classes.items);
     PyMem_Free(replay->dicts.items);
+    PyMem_Free(replay->inputs.items);
     PyMem_Free(replay->names[0].nodes.items);
     PyMem_Free(replay->names[1].nodes.items);
 }
@@ -224,10 +248,35 @@ names_hold(KnownNames *known, PyObject *dict, Walk *walk)
     return 1;
 }
 
+/* Arguments of different kinds are what calls differ by most, and they are asked first. */
+static int
+inputs_hold(Replay *replay, Walk *walk)
+{
+    const KnownTensor *inputs = replay->inputs.items;
+    for (int i = 0; i < replay->inputs.count; i++) {
+        const Check *check = inputs[i].check;
+        const PlanNode *node = &walk->tree->plan->nodes[inputs[i].node];
+        PyObject *obj = LIKELY(node->index < walk->view->nargs) ? walk->view->args[node->index] : NULL;
+        if (LIKELY(obj != NULL && (PyObject *)Py_TYPE(obj) == identity_target(check->a, check->weak) &&
+                   tensor_spec_match_pure(check->tensor, obj))) {
+            if (UNLIKELY(node->slot >= 0)) {
+                Py_XSETREF(walk->slots[node->slot], Py_NewRef(obj));
+            }
+            continue;
+        }
+        int status = walk_child(walk, inputs[i].node, NULL); /* torch may have to be asked */
+        if (status <= 0) {
+            return status;
+        }
+    }
+    return 1;
+}
+
 int
 roots_hold(Replay *replay, Walk *walk)
 {
-    int status = classes_hold(replay, walk);
+    int status = inputs_hold(replay, walk);
+    status = status == 1 ? classes_hold(replay, walk) : status;
     if (status == 1) {
         status = known_dicts_hold(replay, walk);
     }

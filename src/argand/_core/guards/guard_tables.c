@@ -168,7 +168,11 @@ tables_make(Replay *replay, Array *instances, Array *dicts)
             *op = (Op){.kind = OP_DICT, .obj = left[i].dict, .version = left[i].version, .index = left[i].index, .level = left[i].level};
         }
     }
-    return ok && order_ops(replay);
+    ok = ok && order_ops(replay);
+    if (replay->ops.count == 0 && replay->runs.count == 0 && replay->leaves.count == 0) {
+        replay->levels.count = 0;
+    }
+    return ok;
 }
 
 void

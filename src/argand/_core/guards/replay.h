@@ -114,6 +114,12 @@ typedef struct {
     int node;
 } KnownDict;
 
+/* A root: an argument of which only a tensor's properties are asked, those that are read without Python code. */
+typedef struct {
+    const Check *check;
+    int node;
+} KnownTensor;
+
 /* Roots in globals or builtins whose values are settled while the dict has this version. */
 typedef struct {
     PyObject *dict; /* compared only; NULL: no such roots */
@@ -178,6 +184,7 @@ struct Replay {
     Array noisy;         /* Noisy */
     Array classes;       /* KnownClass */
     Array dicts;         /* KnownDict */
+    Array inputs;        /* KnownTensor */
     KnownNames names[2]; /* globals, builtins */
     uint64_t epoch;   /* of the watchers, when the dicts were last all found to be as recorded; 0: not all are watched */
     bool all_watched;
