@@ -426,6 +426,10 @@ def exact_equal(a: object, b: object, /) -> bool:
 def type_name(type: type, /) -> str:
     """The name of a type in CPython's own messages: `functools.partial`, but `int`."""
 
+def set_in_object(object: object, attributes: dict[str, object], /) -> bool:
+    """Sets them past any `__setattr__`, without making the object's `__dict__` where that is not there yet; False, and
+    nothing is set, where one of the names is not a str or the class has a descriptor that would be asked."""
+
 # ---- Tensors ---------------------------------------------------------------------------------------------------------
 
 TENSOR_INFERENCE: Final[int]

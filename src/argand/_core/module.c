@@ -50,11 +50,46 @@ py_type_name(PyObject *Py_UNUSED(module), PyObject *type)
     return PyUnicode_FromString(((PyTypeObject *)type)->tp_name);
 }
 
+/* Whether a class has something that is asked when an attribute of this name is set. */
+static bool
+is_set_by_class(PyTypeObject *cls, PyObject *name)
+{
+    PyObject *attribute = _PyType_Lookup(cls, name);
+    return attribute != NULL && Py_TYPE(attribute)->tp_descr_set != NULL;
+}
+
+/* As its own code would set them: CPython keeps an object's attributes in the object, which is quicker to read, until somebody
+ * asks for its __dict__. */
+static PyObject *
+py_set_in_object(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyDict_CheckExact(args[1])) {
+        return PyErr_Format(PyExc_TypeError, "set_in_object takes an object and a dict");
+    }
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(args[1], &at, &name, &value)) {
+        if (!PyUnicode_CheckExact(name) || is_set_by_class(Py_TYPE(args[0]), name)) {
+            Py_RETURN_FALSE;
+        }
+    }
+    at = 0;
+    while (PyDict_Next(args[1], &at, &name, &value)) {
+        if (PyObject_GenericSetAttr(args[0], name, value) < 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
 static PyMethodDef equality_methods[] = {
     {"exact_equal", (PyCFunction)(void (*)(void))py_exact_equal, METH_FASTCALL,
      "exact_equal(a, b, /)\n--\n\nThe comparison of the \"equals\" check."},
     {"type_name", py_type_name, METH_O,
      "type_name(type, /)\n--\n\nThe name of a type in CPython's own messages: functools.partial, but int."},
+    {"set_in_object", (PyCFunction)(void (*)(void))py_set_in_object, METH_FASTCALL,
+     "set_in_object(object, attributes, /)\n--\n\nSets them past any __setattr__; False, and nothing is set, where the class "
+     "has something to say."},
     {NULL},
 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import gc
 
 import pytest
 import torch
@@ -146,3 +147,32 @@ def test_unique_names() -> None:
         compiled(X)
         names += [n for n in f.__globals__ if n.startswith("__compiled_fn_")]
     assert len(names) == len(set(names)) == 3  # each goes with the code that reads it, and none comes again
+
+
+class _Handle:
+    def __init__(self, number: int) -> None:
+        self.number, self.done = number, False
+
+
+class _Counted:
+    def __init__(self, number: int) -> None:
+        self.__dict__["number"] = number
+        self.done = False
+
+    @property
+    def number(self) -> int:
+        return int(vars(self)["number"]) + 1
+
+
+def test_attributes_lie_in_the_object_as_where_its_own_code_sets_them() -> None:
+    """Reading those of an object whose `__dict__` somebody asked for takes CPython longer, in each call of a method."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, _Handle, _Counted]:
+        return x + 1, _Handle(3), _Counted(3)
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        _, handle, counted = compiled(torch.ones(2))
+        assert not any(type(referent) is dict for referent in gc.get_referents(handle))
+        assert vars(handle) == {"number": 3, "done": False}
+        assert counted.number == 4 and list(vars(counted)) == ["number", "done"]

@@ -218,7 +218,8 @@ def replace_elements(elements: list[object], items: dict[int, object]) -> None:
 
 def set_attributes(obj: object, attributes: dict[str, object]) -> None:
     """Into the instance's `__dict__`, which `namespace` has found before: no class hides it."""
-    _read(obj, "__dict__").update(attributes)
+    if not _C.set_in_object(obj, attributes):
+        _read(obj, "__dict__").update(attributes)
 
 
 def set_slots(obj: object, attributes: dict[str, object]) -> None:
