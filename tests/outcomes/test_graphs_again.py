@@ -7,8 +7,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import argand
+from argand.graph.nodes.module_text import settled
+from argand.outcomes.resolver import Late, run_graph
 from outcomes.processes import SQUARE, STORED, Program
 
 TWICE = (
@@ -95,3 +98,11 @@ def test_a_loaded_graph_puts_back_what_it_wrote(tmp_path: Path) -> None:
         program = Program(tmp_path, WRITES)
         program.run()
         assert "hit" in program.run(), program.reasons
+
+
+def test_a_loaded_graph_that_is_settled_is_called_itself() -> None:
+    late = Late((), {})
+    late.graph = torch.fx.symbolic_trace(torch.nn.Identity())
+    assert settled(run_graph(late)) == late.graph.forward
+    undone = run_graph(late, [0])
+    assert settled(undone) is undone

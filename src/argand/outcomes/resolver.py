@@ -15,6 +15,7 @@ from torch import fx
 
 from argand._core import _C
 from argand.graph.nodes import codec
+from argand.graph.nodes.module_text import SETTLED
 from argand.graph.nodes.undone_writes import undoing
 from argand.outcomes import fingerprints
 from argand.outcomes.references import DESCRIPTORS, Checks, Row, reached, step
@@ -277,6 +278,7 @@ def run_graph(late: Late, undone: Sequence[int] = ()) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         return late.module().forward(*args)
 
+    vars(run)[SETTLED] = lambda: late.module().forward
     return with_recipe(undoing(run, undone) if undone else run, "graph again", lambda: (late,))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from types import MethodType
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -36,9 +36,14 @@ def lazy_forward(gm: fx.GraphModule) -> Callable[..., Any]:
 
 
 def settled(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """`gm.forward` itself where `forward` is a lazy one: a call less each time."""
+    """`gm.forward` itself where `forward` is a lazy one: a call less each time, two of a stored graph."""
     lazy = isinstance(forward, MethodType) and forward.__func__ is _call_forward
-    return forward.__self__.forward if lazy else forward  # type: ignore[attr-defined]
+    later = vars(forward).get(SETTLED) if isinstance(forward, FunctionType) else None
+    return forward.__self__.forward if lazy else forward if later is None else later()  # type: ignore[attr-defined]
+
+
+SETTLED: Final = "_argand_settled"
+"""Attribute of a function that does more when it is called first: gives what it calls."""
 
 
 def _call_forward(gm: fx.GraphModule, *args: Any) -> Any:
