@@ -469,3 +469,29 @@ def test_remainders_of_numbers_that_both_vary(backend: str) -> None:
     for n, k in ((5, 3), (4, 3), (3, 3), (7, 4), (2, 3)):
         y = -torch.arange(n * 5.0).view(n, 5)
         assert torch.equal(compiled(y.clone(), n, k), filled(y.clone(), n, k))
+
+
+EQUAL = {
+    "view": lambda x, a, b: x.view(a, b, 8) + b,
+    "size": lambda x, a, b: x.view(torch.Size([a, b, 8])) * a,
+    "zeros": lambda x, a, b: x + torch.zeros(a, b, 1),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_numbers_that_equal_two_sizes_at_once(name: str) -> None:
+    run(EQUAL[name], [(torch.ones(a, b, 8), a, b) for a, b in ((6, 14), (4, 17), (7, 15))])
+
+
+def test_a_size_found_outside_varies() -> None:
+    inputs = [torch.ones(a, b, 2) for a, b in ((6, 14), (4, 17), (7, 15))]
+    run(lambda x, size: (x.view(size) + size[1], size, size.numel()), [(x, x.shape) for x in inputs])
+
+
+def test_a_size_carried_across_a_break() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        size = x.shape
+        argand.graph_break()
+        return x.view(size) + size[1]
+
+    run(f, [(torch.ones(a, b),) for a, b in ((6, 14), (4, 17), (7, 15))], fullgraph=False)

@@ -210,6 +210,10 @@ class CaptureState:
                 scalar = symbolic_scalars.load(self, source, value)
                 if scalar is not NotImplemented:
                     return scalar
+            elif type(value) is torch.Size and not constant_root:
+                size = symbolic_policy.size_input(self, source, value)
+                if size is not NotImplemented:
+                    return size
             same = value == value  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
             if not same:
                 self._register(source, value, keep_first=True)

@@ -326,9 +326,9 @@ class ProbedCall:
 
     def learn(self) -> None:
         """Raises Restart: an equality, a divisibility, or constants were learned."""
-        for relation in self._equalities():
-            if self._works_when_equal(relation):
-                self.dynamics.learn(relation, asserted=True)
+        equalities = self._equalities()
+        for relation in [r for r in equalities if self._works_when_equal([r])] or self._together(equalities):
+            self.dynamics.learn(relation, asserted=True)
         for sym in self.symbols:
             modulus = self._modulus(sym)
             if modulus is not None:
@@ -382,18 +382,36 @@ class ProbedCall:
                     equalities[Relation("eq", left, right)] = None
         return list(equalities)
 
-    def _works_when_equal(self, relation: Relation) -> bool:
+    def _together(self, equalities: list[Relation]) -> list[Relation]:
+        """Equalities under which the call works, and without each of which it does not: `x.view(a, b)`."""
+        one_each = {solution[0]: relation for relation in reversed(equalities) if (solution := self._solved(relation))}
+        needed = list(one_each.values())
+        if len(needed) < 2 or not self._works_when_equal(needed):
+            return []
+        for relation in list(needed):
+            fewer = [each for each in needed if each is not relation]
+            needed = fewer if self._works_when_equal(fewer) else needed
+        return needed
+
+    def _solved(self, relation: Relation) -> tuple[Sym, Expr] | None:
         places = self.dynamics.places
         if not all(sym in places for sym in relation.symbols):
-            return False
-        solution = solve(relation, [sym for sym in self.dynamics.table.symbols if sym in places])
-        if solution is None:
-            return False
-        sym, value = solution
+            return None
+        return solve(relation, [sym for sym in self.dynamics.table.symbols if sym in places])
+
+    def _works_when_equal(self, relations: list[Relation]) -> bool:
+        table = self.dynamics.table
         for i in PROBED:
             assignment = self._probe(i)
-            assignment[sym] = self.dynamics.table.evaluate(value, assignment)
-            if assignment[sym] < 1 or not self._works(assignment):
+            for relation in relations:
+                solution = self._solved(relation)
+                if solution is None:
+                    return False
+                sym, value = solution
+                assignment[sym] = table.evaluate(value, assignment)
+                if assignment[sym] < 1:
+                    return False
+            if not all(table.holds(each, assignment) for each in relations) or not self._works(assignment):
                 return False
         return True
 

@@ -12,8 +12,15 @@ import torch
 from argand import errors
 from argand.capture.facts.code import directives, moving_numbers
 from argand.capture.facts.interfaces import CaptureState, Dynamics
-from argand.capture.facts.sources import AttrSource, CallSource, DictItemSource, Source, is_attribute
-from argand.capture.facts.values.symbolic import SymbolicInt
+from argand.capture.facts.sources import (
+    AttrSource,
+    CallSource,
+    DictItemSource,
+    SequenceItemSource,
+    Source,
+    is_attribute,
+)
+from argand.capture.facts.values.symbolic import SymbolicInt, size_of
 from argand.capture.facts.values.symbols import Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
@@ -135,6 +142,8 @@ class Policy:
             given = self.everything and _is_argument(source)
             varies = place in history.varying or moving_numbers.is_one(history.moving, source)
             return not given and before == value and not varies
+        if type(value) is torch.Size:
+            return all(self.is_settled(SequenceItemSource(source, i), size) for i, size in enumerate(value))
         if not isinstance(value, torch.Tensor):
             return True
         if value.__dict__:
@@ -210,6 +219,18 @@ def number_input(state: CaptureState, source: Source, value: Any) -> object:
     if what == "float":
         state.guard(source, "type", float)
     return dynamics.wrap(expr, value)
+
+
+def size_input(state: CaptureState, source: Source, value: torch.Size) -> object:
+    """A `torch.Size` found outside of which numbers vary; NotImplemented where none does."""
+    places = [SequenceItemSource(source, i) for i in range(len(value))]
+    policy = state.policy
+    varying = [] if policy is None else [policy.number(place, n) for place, n in zip(places, value)]
+    if not any(varying):
+        return NotImplemented
+    state.guard(source, "type", torch.Size)
+    state.guard(source, "len", len(value))
+    return size_of(state.load_source(place, n) for place, n in zip(places, value))
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -10,7 +10,7 @@ from argand.bytecode.instruction import Instruction
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import LocalSource, SequenceItemSource, Source
-from argand.capture.facts.values.symbolic import SymbolicNumber
+from argand.capture.facts.values.symbolic import SymbolicNumber, SymbolicSize
 from argand.capture.facts.values.symbols import Place
 from argand.capture.facts.values.tensor_info import TensorInfo
 
@@ -86,7 +86,7 @@ def is_one(moving: set[str], source: Source) -> bool:
 
 
 def _varies(value: object, depth: int = _DEPTH) -> bool:
-    held = value[:_MOST] if type(value) is list or type(value) is tuple else ()
+    held = value[:_MOST] if type(value) in (list, tuple, SymbolicSize) else ()
     return is_a(value, SymbolicNumber) or (depth > 0 and any(_varies(each, depth - 1) for each in held))
 
 
