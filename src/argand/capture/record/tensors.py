@@ -48,7 +48,6 @@ from argand.capture.record import constants, data_attribute, gradient_flags, sco
 from argand.capture.sizes import (
     dtensors,
     piecewise,
-    symbolic_index,
     symbolic_tensors,
     unbacked_calls,
     unbacked_index,
@@ -295,7 +294,7 @@ class GraphBuilder:
         siblings: list[object] | None = None
         try:
             if self.dynamics is not None and symbolic_tensors.involved(self, infos, args, kwargs):
-                symbolic_index.guard_part(self, getattr(func, "__name__", ""), args, kwargs)
+                piecewise.guard_arguments(self, func, args, kwargs, infos)
                 meta, siblings = self.compute_dynamic(func, args, kwargs, infos, device, meta_args, meta_kwargs)
             else:
                 meta = self.compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from argand.capture.facts.handlers import Function
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.name_tables import words
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata.rules import RULES
-from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes import symbolic_index, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym
@@ -48,6 +49,15 @@ _DIVIDING = frozenset(
     )
 )
 """Functions of which that is so unless a number that they are given varies, and something else with it."""
+_APART = frozenset(
+    words(
+        """
+    getitem select narrow unsqueeze squeeze split chunk unbind expand permute transpose t movedim swapaxes swapdims
+    unfold diagonal detach unflatten
+    """
+    )
+)
+"""Views of whatever lies as it may."""
 _FURTHER = 12  # assignments
 _FAR = 1 << 24
 """How large a size is tried where nothing bounds it."""
@@ -59,6 +69,34 @@ def _is_straight(func: Function) -> bool:
     name = str(getattr(func, "__name__", ""))
     packet = getattr(torch.ops.aten, name.removeprefix("__").removesuffix("__"), None) if name else None
     return name in _STRAIGHT or (packet is not None and compat.has_tag(compat.overloads(packet)[0], "pointwise"))
+
+
+@functools.cache
+def _merges(func: Function) -> bool:
+    """Whether the result of a function, or its memory, may depend on which dims of an argument could be one: it may
+    return a view."""
+    name = str(getattr(func, "__name__", "")).removeprefix("__").removesuffix("__")
+    if name in _APART or name in _DIVIDING:
+        return False
+    packet = getattr(torch.ops.aten, name, None) if name else None
+    if packet is None:
+        return not _is_straight(func)
+    returned = [each for overload in compat.overloads(packet) for each in overload._schema.returns]
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in returned)
+
+
+def guard_arguments(
+    builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, infos: Iterable[TensorInfo]
+) -> None:
+    """Guard what a call relies on: that a part is within a tensor, how its arguments may lie in memory.
+
+    Raises:
+        Restart: it is not so at the probes.
+    """
+    symbolic_index.guard_part(builder, getattr(func, "__name__", ""), args, kwargs)
+    if _merges(func):
+        for info in infos:
+            symbolic_tensors.guard_unmerged(builder, info)
 
 
 def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:

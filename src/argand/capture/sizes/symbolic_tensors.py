@@ -198,7 +198,7 @@ def note(builder: GraphBuilder, meta: torch.Tensor, siblings: tuple[torch.Tensor
 
 
 def _guard_layout(builder: GraphBuilder, info: TensorInfo) -> None:
-    """A view that is not laid out by its sizes alone stays so, or not: which of its dimensions lies outside of which.
+    """A view that is not laid out by its sizes alone stays so: which of its dimensions lies outside of which.
 
     Raises:
         Restart: it does not at the probes.
@@ -214,8 +214,23 @@ def _guard_layout(builder: GraphBuilder, info: TensorInfo) -> None:
     if None in (*info.dynamic.sizes, *strides):
         return
     for relation in layout_relations(info.dynamic.sizes, strides, size, stride):
-        if dynamics.unbacked is None or not dynamics.unbacked.among(relation):
+        if dynamics.unbacked is not None and dynamics.unbacked.among(relation):
+            continue
+        if relation.op == "ne":
+            info.dynamic.unmerged.append(relation)
+        else:
             dynamics.require(relation)
+
+
+def guard_unmerged(builder: GraphBuilder, info: TensorInfo) -> None:
+    """Something asks which dims of a view could be one: it stays so.
+
+    Raises:
+        Restart: it does not at the probes.
+    """
+    if info.dynamic is not None:
+        for relation in info.dynamic.unmerged:
+            _dynamics(builder).require(relation)
 
 
 def _guard_degenerate(builder: GraphBuilder, sizes: list[object], meta: torch.Tensor) -> None:
@@ -365,6 +380,7 @@ def _stride(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs)
 def _agree(name: str) -> Any:
     def answer(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> object:
         value = getattr(info.tensor, name)(*args, **kwargs)
+        guard_unmerged(builder, info)
         _refuse_layout(builder, info, name, value)
         if any(getattr(s, name)(*args, **kwargs) != value for s in info.dynamic.siblings):  # type: ignore[union-attr]
             give_up(builder, _dynamics(builder).table.symbols)

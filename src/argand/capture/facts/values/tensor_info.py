@@ -12,6 +12,7 @@ from torch import fx
 
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.sources import Source
+from argand.graph.sizes.relations import Relation
 from argand.quick_dataclasses import dataclass
 
 
@@ -22,14 +23,16 @@ class Dynamic:
         siblings: the tensor at the probes.
         sizes: an expression or int per dim; None where nothing fits.
         strides: the same of strides; None until somebody asks.
+        unmerged: conditions under which none of its dims that are two could be one; not guarded until somebody asks.
     """
 
-    __slots__ = ("siblings", "sizes", "strides")
+    __slots__ = ("siblings", "sizes", "strides", "unmerged")
 
     def __init__(self, siblings: tuple[Any, ...], sizes: list[Any], strides: list[object] | None = None) -> None:
         self.siblings = siblings
         self.sizes = sizes
         self.strides = strides
+        self.unmerged: list[Relation] = []
 
 
 class Cost(enum.IntEnum):
