@@ -185,3 +185,29 @@ def test_parts_of_a_call_are_told_alike_that_it_is_compiled(function: Callable[[
     for _ in range(2):
         *told, x = compiled(torch.ones(2))
         assert told == [True, True] and isinstance(x, torch.Tensor)
+
+
+def _needs_what_is_left_out(x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    if mask is None and not torch.compiler.is_compiling():
+        mask = torch.ones(2)
+    return x * mask[:, None]  # type: ignore[index]
+
+
+def _needs_it_behind_a_break(x: torch.Tensor) -> torch.Tensor:
+    argand.graph_break()
+    return _needs_what_is_left_out(x + 1) + 1
+
+
+def _refuses_to_be_compiled(x: torch.Tensor) -> torch.Tensor:
+    if torch.compiler.is_compiling():
+        raise RuntimeError("not here")
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [_needs_what_is_left_out, _needs_it_behind_a_break, _refuses_to_be_compiled])
+def test_who_raises_when_told_of_compiling_is_not_told(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A library that leaves out a mask then, and needs it, had an error that eager does not have, from the second call."""
+    compiled = argand.compile(function, backend="eager")
+    for size in (2, 3, 4):
+        x = torch.randn(2, size)
+        assert torch.equal(compiled(x), function(x))

@@ -19,6 +19,7 @@ from argand.bytecode.eager_calls import code_running_eagerly
 from argand.capture.driver import consequent_breaks, recompiles, stance, strict
 from argand.capture.driver.region import Region
 from argand.capture.facts.code.stack_text import line_of_frame
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.name_tables import code_words, place_of, source_line
 from argand.capture.facts.per_code import warn_once
 from argand.capture.sizes.symbolic_policy import History
@@ -128,6 +129,14 @@ def program_raises(ending: errors.GraphBreak) -> bool:
 def must_raise(ending: errors.GraphBreak, region: Region) -> bool:
     """Whether this break is an error: asked for by the region or around the code, and not the program's own error."""
     return (region.fullgraph or ending.strict or strict.wanted()) and not program_raises(ending)
+
+
+def told_too_much(state: CaptureState) -> bool:
+    """Whether the program is to be captured again, as one that is not told that it is compiled: it raises where it was
+    told so, as it then leaves out what it needs."""
+    again = state.told_compiling and not state.memory.untold
+    state.memory.untold |= again
+    return again
 
 
 def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:

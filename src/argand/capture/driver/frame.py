@@ -302,6 +302,8 @@ class _Capture:
                     continue
                 after = modes.snapshot()
             if exit.kind == "raise":
+                if failures.told_too_much(state):
+                    continue
                 return self._raised(exit)
             if (first := loops.first_time(state, exit)) is not None:
                 break_at = {first: None}

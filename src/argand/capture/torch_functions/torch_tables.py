@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from argand import errors
-from argand.capture.facts.code import directives
+from argand.capture.facts.code import directives, skip
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.symbolic import SYMBOLIC
@@ -47,7 +47,8 @@ def _answer(value: object) -> Handler:
 @handler(directives.is_compiling)
 def _compiling(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> bool:
     modules.check_encoder(state.interpreter)
-    answer = not modules.runs_hooks_after_an_error(state.interpreter)
+    torchs = skip.is_torch(state.interpreter.frames[-1].code.co_filename)
+    answer = (torchs or not state.memory.untold) and not modules.runs_hooks_after_an_error(state.interpreter)
     state.told_compiling |= answer
     return answer
 

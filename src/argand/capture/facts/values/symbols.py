@@ -68,6 +68,7 @@ class Memory:
         nearness: how often probes nearer to the call's own sizes were needed.
         shapes: of the inputs, by source.
         copied: by name of an autograd.Function: the arguments that its forward writes to, and is given copies of.
+        untold: the program raised as it was told that it is compiled, and is not told so again.
     """
 
     names: dict[Place, str] = field(default_factory=dict)
@@ -83,6 +84,7 @@ class Memory:
     nearness: int = 0
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     copied: dict[str, frozenset[int]] = field(default_factory=dict)
+    untold: bool = False
 
     def name(self, place: Place) -> str:
         """s0, s1, ... in the order of first use."""
