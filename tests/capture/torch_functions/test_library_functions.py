@@ -178,6 +178,27 @@ class Gated(torch.autograd.Function):
         return grad * x.sigmoid() * (1 + x * (1 - x.sigmoid()))
 
 
+class Marked(torch.autograd.Function):
+    """A second result that is not differentiable, whose gradient is none always."""
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sign(), x * x.sigmoid(), x > 0
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[0])
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, of_sign: Any, grad: Any, of_mask: Any) -> Any:
+        if grad is None:
+            return None
+        (x,) = ctx.saved_tensors
+        return grad * x.sigmoid() * (1 + x * (1 - x.sigmoid())) * (2 if of_sign is of_mask is None else 3)
+
+
 class Forgetting(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -191,7 +212,10 @@ class Forgetting(torch.autograd.Function):
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_gradients_that_there_are_not_stay_none(backend: str) -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return Gated.apply(x).sum() + Forgetting.apply(Gated.apply(y)).sum()
+        sign, marked, mask = Marked.apply(y)
+        assert marked.requires_grad and not sign.requires_grad
+        lost = Forgetting.apply(Gated.apply(y) + marked + sign * mask)
+        return Gated.apply(x).sum() + Marked.apply(x)[1].sum() + lost.sum()
 
     sides = []
     for call in (program, argand.compile(program, backend=backend, fullgraph=True)):

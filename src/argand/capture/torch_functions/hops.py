@@ -211,7 +211,8 @@ class FunctionCall:
         fixed: positions of results that are not differentiable.
         dirty: (which argument of `apply`, which result is what becomes of it), of those that it marks as written to.
         gradients: for each argument of `apply`, which output of the backward graph is its gradient, or None.
-        materializes: its backward gets zeros for gradients that there are not; else, for the one, it gives none.
+        materializes: its backward gets zeros for gradients that there are not; else, without that of
+            the one differentiable result, it gives none.
         once: the backward may not be differentiated.
         name: of the class, for `grad_fn` and in torch's errors.
     """
@@ -271,7 +272,7 @@ def _forward(ctx: Any, static: Static, *args: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
-    if grads[0] is None:
+    if all(grad is None for grad in grads):
         return (None,) * (1 + len(ctx.call.gradients))
     outputs = ctx.graph.forward(*grads, *ctx.saved_tensors, *ctx.raw)
     return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])

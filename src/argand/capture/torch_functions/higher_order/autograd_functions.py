@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -231,6 +231,7 @@ class _Captured:
         self._note_dirty(context, outputs)
         copies = [copy for _, copy in self.copies]
         context.argand_fixed = (*context.argand_fixed, *copies)
+        fixed = _fixed(context, results)
         self._refuse(context)
         with (
             subgraphs.scope(state, f"the backward of {self.what}", feeds=forward, results=results) as backward,
@@ -238,11 +239,12 @@ class _Captured:
             pending_effects.watching(state) as watched,
         ):
             stand_ins = [self._gradient(tensor, backward) for tensor in (*results, *copies)]
-            remaining = iter(stand_ins)
-            grads = tuple(next(remaining) if isinstance(out, torch.Tensor) else None for out in outputs)
+            remaining: Iterator[torch.Tensor | None] = iter(stand_ins)
             function = state.interpreter.getattr(self.cls, "backward")
             if not context.argand_materializes:
-                self._check_none(context, function, len(results), len(outputs))
+                self._check_none(context, function, len(results) - len(fixed), len(outputs))
+                remaining = iter([None if i in fixed else grad for i, grad in enumerate(stand_ins)])
+            grads = tuple(next(remaining) if isinstance(out, torch.Tensor) else None for out in outputs)
             answer = state.interpreter.call(function, (context, *grads), {})
             answer = async_collective_tensors.plain(state, answer)
             if type(answer) is tuple:
@@ -256,7 +258,6 @@ class _Captured:
         flat, call, graphs = self._graphs(infos, context, forward, backward, results, gradients)
         graphs[0].meta["call"] = call
         bodies = [("function_forward", graphs[0]), ("function_backward", graphs[1])]
-        fixed = set(call.fixed)
         makes = [functools.partial(self._shown, result=t, differentiable=i not in fixed) for i, t in enumerate(results)]
         shown = list(zip(map(state.tensor_info, results), makes))
         new = iter(subgraphs.record_like(builder, hops.autograd_function, bodies, flat, shown))
@@ -277,14 +278,14 @@ class _Captured:
         ])  # fmt: skip
         return rebuilt if isinstance(result, tuple) else rebuilt[0]
 
-    def _check_none(self, context: FunctionContext, function: Function, results: int, outputs: int) -> None:
-        """Without a gradient of its one result, the backward is to give none, and do nothing else."""
+    def _check_none(self, context: FunctionContext, function: Function, differentiable: int, outputs: int) -> None:
+        """Without a gradient of its one differentiable result, the backward is to give none, and do nothing else."""
         answer: object = NotImplemented
-        if results == outputs == 1 and not context.argand_fixed and not self.copies:
+        if differentiable == 1 and not self.copies:
             before = {name: value for name, value in vars(context).items() if name != "argand_reads"}
             scope = subgraphs.scope(self.state, f"the backward of {self.what}", results=())
             with scope as opened, contextlib.suppress(ObservedException):
-                answer = self.state.interpreter.call(function, (context, None), {})
+                answer = self.state.interpreter.call(function, (context, *[None] * outputs), {})
             after = {name: value for name, value in vars(context).items() if name != "argand_reads"}
             if len(opened.graph.nodes) or len(after) > len(before) or any(after[n] is not before[n] for n in before):
                 answer = NotImplemented
@@ -522,7 +523,6 @@ class _Captured:
                     ordered.append(info)
         _reorder(backward_graph, backward, len(results), ordered)
         positions = tuple(number[id(state.tensor_info(a))] for a in self.rest if isinstance(a, torch.Tensor))
-        fixed = {id(t) for t in context.argand_fixed}
         outputs = iter(range(len(kept)))
         given = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
         of_argument = [None if g is None else next(outputs) for g in gradients]
@@ -532,9 +532,7 @@ class _Captured:
             results=len(results),
             saved=tuple(saved),
             raw=tuple(raw),
-            fixed=tuple(
-                i for i, t in enumerate(results) if id(t) in fixed or not (t.is_floating_point() or t.is_complex())
-            ),
+            fixed=_fixed(context, results),
             dirty=tuple([(_place(given, [], arg), _place(results, [], copy)) for arg, copy in self.dirty]),
             gradients=tuple(g for g, arg in zip(of_argument, self.rest) if isinstance(arg, torch.Tensor)),
             materializes=context.argand_materializes,
@@ -542,6 +540,14 @@ class _Captured:
             name=self.cls.__name__,
         )
         return flat, call, [forward_graph, backward_graph]
+
+
+def _fixed(context: FunctionContext, results: list[torch.Tensor]) -> tuple[int, ...]:
+    """Which results are not differentiable."""
+    marked = {id(tensor) for tensor in context.argand_fixed}
+    return tuple([
+        i for i, t in enumerate(results) if id(t) in marked or not (t.is_floating_point() or t.is_complex())
+    ])  # fmt: skip
 
 
 def _place(results: list[torch.Tensor], inner: list[TensorInfo], tensor: torch.Tensor) -> int:
