@@ -55,6 +55,34 @@ def several_results(x: torch.Tensor) -> torch.Tensor:
     return x * value[1].item() + int(index[0])
 
 
+def as_numbers(x: torch.Tensor) -> torch.Tensor:
+    two = torch.tensor(2.0)
+    return x * float(two.log2()) + int(two * 1.3) + float(torch.tensor([[1.5]]) * 2) + int(two > 1) + round(float(-two))
+
+
+def no_numbers(x: torch.Tensor) -> list[Any]:
+    said: list[Any] = [x + 1]
+    for kind in (int, float):
+        for values in (2.5, torch.inf, torch.nan, 1j, True, [1.0, 2.0], [1, 2], []):
+            try:
+                said.append(str(kind(torch.tensor(values) * 1)))
+            except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+                said.append(type(error))
+    return said
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [as_numbers, no_numbers])
+def test_known_tensors_as_numbers(program: Program, dynamic: bool | None) -> None:
+    """That an integer could not be made of them was taken for an error of the program, which may handle it."""
+    compiled = argand.compile(program, backend="eager", dynamic=dynamic)
+    for size in (2, 3):
+        x = torch.randn(size)
+        want, got = program(x), compiled(x)
+        torch.testing.assert_close(got[:1], want[:1])
+        assert list(got[1:]) == list(want[1:])
+
+
 @pytest.mark.parametrize(
     "program",
     [causal, prior, long_chain, read_before_the_write, list_changed_after_the_call, compared, several_results],

@@ -31,11 +31,12 @@ _DEEPEST = 16
 
 
 def number(builder: GraphBuilder, tensor: torch.Tensor, most: Cost = Cost.NOTHING) -> object:
-    """The value of a tensor as a plain or symbolic number; None where it is not known."""
+    """The value of a tensor as a plain or symbolic integer; None where it is not known, or is none."""
     constant = constants.value_of(builder, tensor, most)
     if constant is not None:
         with torch._C.DisableTorchFunction():
-            return constant.__index__()
+            fraction = constant.is_floating_point() or constant.is_complex()
+            return None if fraction or constant.numel() != 1 else constant.__index__()
     info = builder.tensors.get(id(tensor))
     if info is None or info.source is not None or builder.dynamics is None:
         return None
