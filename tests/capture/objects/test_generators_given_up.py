@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,51 @@ def deleted(x, log):
     return x
 
 
+def delegated(x, log):
+    yield from made(x, 3, log)
+
+
+def left_through_iterators(x, log):
+    for _, (value, _) in enumerate(zip(delegated(x, log), range(3))):
+        if x.mean() > 0:
+            break
+    log.append("after")
+    return x + value
+
+
+def deleted_with_its_iterator(x, log):
+    values = map(abs, (value for value in delegated(x, log)))
+    next(values)
+    x = x + float(x.sum())
+    del values
+    log.append("after")
+    return x
+
+
+def stored_over(x, log):
+    values = itertools.chain([x], delegated(x, log))
+    next(values), next(values)
+    x = x + float(x.sum())
+    values = None
+    log.append("after")
+    return x, values
+
+
+def stored_over_an_object(x, log):
+    held = {1: (Noticed(log),)}
+    x = x + float(x.sum())
+    held = x * 2
+    log.append("after")
+    return x + held
+
+
+def kept_in_a_dict(x, log):
+    held = {1: iter([Noticed(log)])}  # noqa: F841
+    x = x + float(x.sum())
+    log.append("after")
+    return x
+
+
 class Noticed:
     def __init__(self, log):
         self.log = log
@@ -101,6 +147,7 @@ def in_an_enumerate(x, log):
 
 PROGRAMS = [
     behind_a_branch, in_a_try, in_a_list, without_a_break, left_loop, deleted, object_and_list, in_an_enumerate,
+    left_through_iterators, deleted_with_its_iterator, stored_over, stored_over_an_object, kept_in_a_dict,
 ]  # fmt: skip
 
 
@@ -108,7 +155,7 @@ PROGRAMS = [
 def test_what_is_open_in_a_generator_ends_as_in_eager(program: Callable[..., Any]) -> None:
     def told(fn: Callable[..., Any]) -> Any:
         log: list[str] = []
-        return fn(torch.ones(2), log).tolist(), log
+        return repr(fn(torch.ones(2), log)), log
 
     compiled = argand.compile(program, backend="eager")
     for _ in range(3):

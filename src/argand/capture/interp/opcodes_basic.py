@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import GeneratorType
-
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal
@@ -11,7 +9,7 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.interp.optable import enter, opcode, root_opcode
-from argand.capture.objects import attribute_writes, attributes, generators, names, operators
+from argand.capture.objects import attribute_writes, attributes, names, operators
 from argand.capture.objects.call_protocol import calls, classes
 from argand.capture.world import pending_effects
 from argand.graph.python_operators import BINARY, COMPARE, INVERT, NEGATIVE, POSITIVE, BinaryOperator, Comparison
@@ -31,9 +29,9 @@ def nothing(interp: Interpreter, frame: Frame, arg: object) -> None:
 @opcode("POP_TOP")
 @opcode("END_FOR", since=(3, 13))
 def pop_top(interp: Interpreter, frame: Frame, arg: object) -> None:
-    if type(frame.stack[-1]) is GeneratorType:
-        generators.refuse_to_drop(frame.stack[-1])
-    frame.stack.pop()
+    top = frame.stack.pop()
+    if type(top) in pending_effects.ITERATORS and interp.is_outer(top):
+        pending_effects.refuse_drop(top)
 
 
 @opcode("END_FOR", since=(3, 12), until=(3, 12))
@@ -139,15 +137,26 @@ def read_argument(interp: Interpreter, frame: Frame, slot: int) -> object:
     return value
 
 
-@root_opcode("DELETE_FAST")
-def root_delete_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
-    held = frame.fast[arg]
+def _drop(interp: Interpreter, frame: Frame, slot: int) -> None:
+    """A variable of the root frame lets go of what it holds."""
+    held = frame.fast[slot]
     if type(held) is LazyLocal or (held is not NULL and interp.is_outer(held)):
         obj = held.value if type(held) is LazyLocal else held
-        others = [*frame.stack, *frame.fast[:arg], *frame.fast[arg + 1 :]]  # a resume function moves what it is given
+        others = [*frame.stack, *frame.fast[:slot], *frame.fast[slot + 1 :]]  # a resume function moves what it is given
         if not any((other.value if type(other) is LazyLocal else other) is obj for other in others):
             pending_effects.refuse_drop(obj)
+
+
+@root_opcode("DELETE_FAST")
+def root_delete_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
+    _drop(interp, frame, arg)
     delete_fast(interp, frame, arg)
+
+
+@root_opcode("STORE_FAST")
+def root_store_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
+    _drop(interp, frame, arg)
+    frame.fast[arg] = frame.stack.pop()
 
 
 @root_opcode("LOAD_FAST", "LOAD_FAST_CHECK")
@@ -166,8 +175,16 @@ def root_load_fast_load_fast(interp: Interpreter, frame: Frame, arg: tuple[int, 
 
 @root_opcode("STORE_FAST_LOAD_FAST")
 def root_store_fast_load_fast(interp: Interpreter, frame: Frame, arg: tuple[int, int]) -> None:
+    _drop(interp, frame, arg[0])
     frame.fast[arg[0]] = frame.stack.pop()
     frame.stack.append(read_argument(interp, frame, arg[1]))
+
+
+@root_opcode("STORE_FAST_STORE_FAST")
+def root_store_fast_store_fast(interp: Interpreter, frame: Frame, arg: tuple[int, int]) -> None:
+    for slot in arg:
+        _drop(interp, frame, slot)
+    store_fast_store_fast(interp, frame, arg)
 
 
 # ---- cells ---------------------------------------------------------------------------------------------------------

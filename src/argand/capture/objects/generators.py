@@ -6,7 +6,7 @@ from types import CellType, CodeType, GeneratorType
 from typing import Any, Final
 
 from argand._core import _C
-from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, OPMAP, PY312, PY313
+from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, PY312, PY313
 from argand.capture.facts.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
 from argand.capture.facts.frames import NULL, YIELD, Frame, Previous
 from argand.capture.facts.interfaces import Interpreter
@@ -14,8 +14,6 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.objects import text
 from argand.errors import graph_break
 from argand.quick_dataclasses import dataclass
-
-_HANDLES = OPMAP["PUSH_EXC_INFO"]
 
 
 class TracedGenerator:
@@ -175,18 +173,6 @@ def ends_visibly(obj: object) -> bool:
     return type(obj) is TracedGenerator and any(
         inst.opname == "PUSH_EXC_INFO" for inst in obj._frame.program.instructions
     )
-
-
-def refuse_to_drop(generator: object) -> None:
-    """A generator from outside leaves the stack of a resume function, which alone may hold it.
-
-    Raises:
-        GraphBreak: its end would run code of the program, which belongs at this place.
-    """
-    while is_a(generator, GeneratorType) and generator.gi_frame is not None:
-        if _HANDLES in generator.gi_code.co_code[::2]:
-            raise graph_break(kind="generator dropped", context=generator.gi_code.co_qualname)
-        generator = generator.gi_yieldfrom
 
 
 def abandoned_by_exception(values: list[object]) -> bool:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Container
-from typing import cast
 
 from argand.capture.facts.frames import Frame, LazyLocal
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects import generators
 from argand.capture.output.values import unreconstructable
-from argand.capture.world.pending_effects import ends_visibly, may_hold, pending, taken_away
+from argand.capture.world.pending_effects import HOLDERS, ITERATORS, may_end_visibly, may_hold, pending, taken_away
 from argand.errors import graph_break
 
-_ITERATORS = (zip, map, filter, enumerate, itertools.chain, itertools.islice, itertools.takewhile, itertools.dropwhile)
 _LOOKED_AT = 32  # items of a list
 
 
@@ -31,7 +29,7 @@ def check(state: CaptureState) -> None:
     """
     for entry in pending(state):
         for obj in taken_away(entry):
-            if ends_visibly(obj) or (state.called_at_end and may_hold(obj)):
+            if may_end_visibly(obj) or (state.called_at_end and may_hold(obj)):
                 raise graph_break(
                     kind="object dropped",
                     context=type(obj).__qualname__,
@@ -76,11 +74,8 @@ def seen_ending(state: CaptureState, frame: Frame, real_frame: bool) -> frozense
     for name, held in zip(frame.program.names, frame.fast):
         value = held.value if type(held) is LazyLocal else held
         real = real_frame or type(held) is LazyLocal or state.is_outer(value)
-        if type(value) is list or type(value) is tuple:
-            ends = any(map(_may_end_visibly, itertools.islice(cast("list[object]", value), _LOOKED_AT)))
-        else:
-            ends = (real and _may_end_visibly(value)) or _has_generator(value)
-        if ends:
+        iterator = real and type(value) in ITERATORS  # which may hold generators of captured code
+        if iterator or ((real or type(value) in HOLDERS) and may_end_visibly(value)) or _has_generator(value):
             names.add(name)
     return frozenset(names)
 
@@ -95,7 +90,3 @@ def _has_generator(value: object) -> bool:
         type(part) is types.GeneratorType or (generators.ends_visibly(part) and generators.is_suspended(part))
         for part in held
     )
-
-
-def _may_end_visibly(value: object) -> bool:
-    return ends_visibly(value) or type(value) in _ITERATORS

@@ -562,6 +562,7 @@ class Transformer:
             wanted = wanted | prefix.stored_from(self.instructions, target)
         bound = {name for name, value in zip(self.frame.program.names, self.frame.fast) if value is not NULL}
         bound |= moving_numbers.stored_by(inst) | stored
+        bound -= {inst.argval} if inst.opname == "DELETE_FAST" else set()
         cells = {*self.state.code.co_cellvars, *self.state.code.co_freevars}
         names = [name for name in self.frame.program.names if name in wanted and name in bound and name not in cells]
         self.resume_with(emitter, target, stack, names)

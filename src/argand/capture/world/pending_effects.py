@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import types
 import weakref
 from collections.abc import Collection, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.bytecode.opcodes import OPMAP
 from argand.bytecode.resume import STACK_PREFIX
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
@@ -198,7 +200,7 @@ def ends_visibly(obj: Any) -> bool:
     """Whether code of the program may run when nothing refers to this object any more."""
     cls = type(obj)
     if cls is types.GeneratorType:
-        return bool(obj.gi_frame is not None)
+        return bool(obj.gi_suspended) and _HANDLES in obj.gi_code.co_code[::2]
     if answers_itself(cls):
         return True  # to look closer would run code of the program
     if any(type(base.__dict__.get("__del__")) is types.FunctionType for base in cls.__mro__):
@@ -218,18 +220,44 @@ def _calls_the_program(reference: weakref.ref[object]) -> bool:
     return not str(back.__module__).startswith(("argand.", "torch."))
 
 
+_HANDLES = OPMAP["PUSH_EXC_INFO"]
+_LOOKED_AT = 32  # objects
+ITERATORS = frozenset((
+    zip, map, filter, enumerate, reversed, types.GeneratorType,
+    *(cls for cls in vars(itertools).values() if type(cls) is type),
+    *(type(iter(held)) for held in ([], (), {}, {}.values(), {}.items(), set())),
+    *(type(reversed(held)) for held in ([], {}, {}.values(), {}.items())),
+))  # fmt: skip
+"""Kinds that hold what they iterate over."""
+HOLDERS = ITERATORS | {list, tuple, dict, set, frozenset}
+"""Kinds that may be the last that holds an object."""
+
+
+def may_end_visibly(obj: object) -> bool:
+    """`ends_visibly`, of an object or of what may end with it: items, what an iterator goes over."""
+    todo = [obj]
+    for _ in range(_LOOKED_AT):
+        if not todo:
+            break
+        value = todo.pop()
+        if ends_visibly(value):
+            return True
+        if type(value) in HOLDERS:
+            todo += itertools.islice(gc.get_referents(value), _LOOKED_AT)
+    return False
+
+
 def refuse_drop(obj: object) -> None:
-    """End the graph where the program lets go of an object from before the frame whose end may be seen.
+    """End the graph where a variable or the stack lets go of an object from before the frame whose end may be seen.
 
     Raises:
-        GraphBreak: (skip_frame) the frame runs eagerly.
+        GraphBreak: the instruction, which runs for real, may run code of the program.
     """
-    if type(obj) is not types.GeneratorType and ends_visibly(obj):
+    if may_end_visibly(obj):
         raise errors.graph_break(
-            kind="object dropped",
+            kind="generator dropped" if type(obj) in ITERATORS else "object dropped",
             context=type(obj).__qualname__,
-            explanation=f"A {type(obj).__name__} is dropped, whose end runs code: its __del__, or a callback.",
-            skip_frame=True,
+            explanation=f"A {type(obj).__name__} is dropped, whose end runs code: a `finally`, __del__, or a callback.",
         )
 
 
