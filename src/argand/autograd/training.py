@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from argand.graph.operators.collectives import starts
 from argand.graph.sizes.expr import Expr
 from argand.locks import fork_safe_lock
 from argand.runtime import late_modules
-from argand.runtime.tape.function import without_base
 from argand.runtime.tape.plan import Group, Kind, Plan, Slot, Tangent
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
@@ -249,35 +248,6 @@ def _larger(joint: JointProgram) -> Iterator[tuple[int, torch.Size]]:
         size, given = joint.forward_inputs[position].spec.size, node.meta["val"].shape
         if len(given) != len(size) or any(isinstance(n, int) and n > of for n, of in zip(given, size)):
             yield position, torch.Size(size)
-
-
-class _Spent(torch.autograd.Function):
-    """A result of which the graph itself has taken the gradient; whoever takes it again is told so."""
-
-    @staticmethod
-    def forward(ctx: Any, reason: str, held: tuple[torch.Tensor], leading: torch.Tensor) -> torch.Tensor:
-        ctx.reason = reason
-        return held[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(ctx.reason)
-
-
-def with_spent(run: Callable[..., Any], spent: Mapping[int, str]) -> Callable[..., Any]:
-    """A compiled graph whose results at the positions `spent` require grad, as in eager, and have none to give."""
-    if not spent:
-        return run
-
-    def call(*args: Any) -> Any:
-        results = list(run(*args))
-        with torch.enable_grad():
-            leading = torch.empty(0, requires_grad=True)
-            for position, reason in spent.items():
-                results[position] = _Spent.apply(reason, (without_base(results[position]),), leading)
-        return results
-
-    return call
 
 
 def _groups(

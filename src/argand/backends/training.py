@@ -23,7 +23,6 @@ from argand.autograd.training import (
     leaving,
     plan_of,
     recorded_program,
-    with_spent,
 )
 from argand.backends.compile_watchers import Compiler
 from argand.backends.eager_contest import draws, unless_too_small
@@ -48,6 +47,7 @@ from argand.runtime.tape.function import (
     training_function,
     under_grad,
     untaped,
+    with_spent,
     with_tape,
 )
 
@@ -162,7 +162,7 @@ def compile_joint(
     elif (scope := late_modules.scope()) is not None:  # the forward's kernels are being compiled: there is time
         scope.meanwhile.append(backward.begin)
     function, again, key = _on_tape(joint, cut, forward, backward, graph, together)
-    taped = with_spent(function, joint.spent)
+    taped = with_spent(function, tuple(joint.spent.items()))
     program = recorded_program(cut)
     writes = len(program.mutations) < len(cut.forward.mutations) or any(one.held for one in program.mutations)
     written = cut.forward.mutations
@@ -191,7 +191,8 @@ def _plan_arrivals(joint: JointProgram, cut: Partition, meta: dict[str, Any]) ->
 def _without_gradients(joint: JointProgram, compiler: Compiler, otherwise: Any) -> Callable[..., Any]:
     program = joint.program
     compiler.show(program)
-    compiled = with_spent(untaped(_boxed(compiler.compile_program(program), compiler.boxed)), joint.spent)
+    run = untaped(_boxed(compiler.compile_program(program), compiler.boxed))
+    compiled = with_spent(run, tuple(joint.spent.items()))
     call = wrap(program, compiled, boxed=True, otherwise=otherwise)
     return under_grad(call) if joint.enables_grad else call
 

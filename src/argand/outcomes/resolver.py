@@ -308,6 +308,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "heeding hooks": "argand.runtime.tape.function:heeding_hooks",
     "bared": "argand.runtime.tape.bared_inputs:bared",
     "untaped": "argand.runtime.tape.function:untaped",
+    "spent": "argand.runtime.tape.function:with_spent",
     "results only": "argand.runtime.tape.function:results_only",
     "put back grad mode": "argand.capture.torch_functions.grad_mode:put_back_grad",
     "put back modes": "argand.capture.torch_functions.modes:put_back_all",

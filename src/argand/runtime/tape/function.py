@@ -263,6 +263,35 @@ def untaped(run: Callable[..., Any]) -> Callable[..., Any]:
     return with_recipe(call, "untaped", lambda: (run,))
 
 
+class _Spent(torch.autograd.Function):
+    """A result of which the graph itself has taken the gradient; whoever takes it again is told so."""
+
+    @staticmethod
+    def forward(ctx: Any, reason: str, held: tuple[torch.Tensor], leading: torch.Tensor) -> torch.Tensor:
+        ctx.reason = reason
+        return held[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(ctx.reason)
+
+
+def with_spent(run: Callable[..., Any], spent: Sequence[tuple[int, str]]) -> Callable[..., Any]:
+    """A compiled graph whose results at the positions `spent` require grad, as in eager, and have none to give."""
+    if not spent:
+        return run
+
+    def call(*args: Any) -> Any:
+        results = list(run(*args))
+        with torch.enable_grad():
+            leading = torch.empty(0, requires_grad=True)
+            for position, reason in spent:
+                results[position] = _Spent.apply(reason, (without_base(results[position]),), leading)
+        return results
+
+    return with_recipe(call, "spent", lambda: (run, spent))
+
+
 def results_only(forward: Callable[..., Any], results: int) -> Callable[..., Any]:
     """The forward without what it keeps for the backward."""
 
