@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import marshal
@@ -149,6 +150,10 @@ class Classes:
         return digest("\n".join(parts).encode())
 
 
+_FIELD: Final = type(vars(collections.namedtuple("_Pair", "first"))["first"])
+"""Of named tuples' classes; one holds its position and a text."""
+
+
 def _member_text(value: Any) -> str | None:
     """What a class has under a name, in words that mean the same in another process; None where there are none."""
     cls = type(value)
@@ -166,6 +171,8 @@ def _member_text(value: Any) -> str | None:
         return f"cached_property {_member_text(value.func)}"
     if cls in _C_PARTS:
         return f"{cls.__name__} {value.__objclass__.__qualname__}.{value.__name__}"
+    if cls is _FIELD:
+        return f"field {value.__reduce__()[1][0]}"
     if cls is types.BuiltinFunctionType:
         return f"builtin {value.__module__}.{value.__qualname__}"
     if issubclass(cls, type):

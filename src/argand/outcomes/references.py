@@ -12,7 +12,7 @@ import functools
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import Enum
 from typing import Any, Final
@@ -49,8 +49,8 @@ _HOMES: Final = (
 _MEMOIZED: Final = type(functools.lru_cache(lambda: None))
 _DEPTH: Final = 4
 _LOCATED: Final = frozenset((
-    "torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "held", "class of",
-    "place", "part",
+    "torch", "modules", "globals", "globals of", "frame globals", "module", "member", "operator", "path", "raw", "held",
+    "class of", "place", "part",
 ))  # fmt: skip
 
 
@@ -110,6 +110,7 @@ class Describer:
         self._numbers: dict[int, int] = {}
         self._kept: list[object] = []
         self._open: set[int] = set()
+        self._unchecked: list[tuple[types.FunctionType, int]] = []
         self._classes: dict[tuple[str, ...] | None, fingerprints.Classes] = {}
 
     def argument(self, value: Any) -> tuple[Any, bool]:
@@ -134,13 +135,15 @@ class Describer:
             self._kept.append(obj)
             self.rows.append(described)
             if type(obj) is types.FunctionType and described[0] != "part function":
-                self._check_function(obj, number)
+                self._unchecked.append((obj, number))
             elif type(obj) is types.CodeType and described[0] == "place":
                 self.checks.codes.append((number, fingerprints.of_code(obj)))
             elif issubclass(type(obj), type):
                 self._note_module(obj)
                 if described[0] == "place":  # whatever is looked up in it is checked besides
                     self.check_class(obj, ())
+            while self._unchecked and not self._open:  # the way to a function's globals may lead by the function
+                self._check_function(*self._unchecked.pop())
         return number
 
     def identities(self) -> list[tuple[int, object]]:
@@ -223,10 +226,16 @@ class Describer:
         for known in list(sys.modules.values()):
             if isinstance(known, types.ModuleType) and vars(known) is obj:
                 return ("globals", _module_name(known))
+        for _, _, held in self._looked_up():  # of a function whose text was run for it alone, as a named tuple's
+            method = held.__func__ if isinstance(held, staticmethod | classmethod) else held
+            if type(method) is types.FunctionType and method.__globals__ is obj:
+                return ("globals of", self.row(method))
         raise Unstorable("a dict that is no module's")
 
     def _by_place(self, obj: Any) -> Row:
         cls = type(obj)
+        if cls is torch._ops._OpNamespace:
+            return ("path", "torch._ops", f"ops.{obj.name}", (), fingerprints.name_of(cls))
         if issubclass(cls, types.ModuleType):
             return ("module", _module_name(obj))
         if issubclass(cls, Enum):
@@ -295,14 +304,20 @@ class Describer:
             return None if own is None else ("class of", self.row(own))
         if type(obj) is not types.FunctionType:
             return None
+        for klass, name, held in self._looked_up():
+            steps = _within(held, obj) if type(held) in (types.FunctionType, staticmethod, classmethod) else None
+            if steps is not None:
+                return ("held", self.row(klass), name, steps)
+        return None
+
+    def _looked_up(self) -> Iterator[tuple[type, str, Any]]:
+        """What classes hold under the names that the guards look up: (class, name, what it is)."""
         for cls, names in self.asked.items():
             for klass in fingerprints.mro_of(cls):
                 for name in names if klass is not object else ():
                     held = fingerprints.namespace_of(klass).get(name)
-                    steps = _within(held, obj) if type(held) is types.FunctionType else None
-                    if steps is not None:
-                        return ("held", self.row(klass), name, steps)
-        return None
+                    if held is not None:
+                        yield klass, name, held
 
     def _path(self, obj: Any) -> Row | None:
         """The way to a function, class or object from a module."""
@@ -325,8 +340,12 @@ class Describer:
             return ("path", obj.__module__, obj.__qualname__, ())
         if cls is types.BuiltinFunctionType:
             homes = [obj.__module__, *_HOMES] if type(obj.__module__) is str else _HOMES
-            place = next((home for home in homes if reached(home, obj.__name__) is obj), None)
-            return ("path", place, obj.__name__, ()) if place is not None else None
+            places = [(home, obj.__name__) for home in homes]
+            if issubclass(type(obj.__self__), type):  # `tuple.__new__`
+                owner = fingerprints.qualname_of(obj.__self__)
+                places.append((fingerprints.module_of(obj.__self__), f"{owner}.{obj.__name__}"))
+            place = next((place for place in places if reached(*place) is obj), None)
+            return ("path", *place, ()) if place is not None else None
         return _held_by_module(obj) if fingerprints.of_plain_objects(cls) else None
 
 
@@ -435,7 +454,7 @@ def _within(outermost: Any, wanted: object) -> tuple[tuple[Any, ...], ...] | Non
         elif isinstance(holder, property):
             ways = [("fget",), ("fset",)]
         else:
-            ways = [("func",)] if isinstance(holder, types.MethodType) else []
+            ways = [("func",)] if isinstance(holder, types.MethodType | staticmethod | classmethod) else []
         pending += [(inner, (*steps, way)) for way in ways if (inner := step(holder, way)) is not None]
     return None
 

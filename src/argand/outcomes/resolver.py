@@ -152,7 +152,9 @@ def _path(_: Resolver, home: str, name: str, steps: Sequence[tuple[Any, ...]], k
     if held is None:
         raise Mismatch(f"there is no {home}.{name}")
     cls = type(held)
-    if fingerprints.name_of(cls) != kind or (cls is types.BuiltinFunctionType and held.__name__ != name):
+    if fingerprints.name_of(cls) != kind or (
+        cls is types.BuiltinFunctionType and held.__name__ != name.rpartition(".")[2]
+    ):
         raise Mismatch(f"{home}.{name} is another than it was")
     return held
 
@@ -293,6 +295,7 @@ def module_of(graph: Callable[..., Any]) -> fx.GraphModule:
 MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "wrapper": compile_wrapper,
     "graph": run_graph,
+    "number": "argand.graph.sizes.symbols:number_function",
     "program": "argand.runtime.stored_modules:stored_call",
     "frozen": "argand.runtime.frozen_parameters:FrozenCall",
     "text": "argand.runtime.stored_modules:call_of_text",
@@ -332,6 +335,7 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "device": _device,
     "modules": lambda _: sys.modules,
     "globals": lambda to, name: vars(_module(to, name)),
+    "globals of": lambda to, function: to.object(function).__globals__,
     "frame globals": lambda to: to.frame.globals,
     "module": _module,
     "member": lambda to, cls, name: to.object(cls)._member_map_[name],

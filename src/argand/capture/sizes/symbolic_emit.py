@@ -21,7 +21,8 @@ from argand.errors import InternalError, graph_break
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym
 from argand.graph.sizes.relations import Bounds, Relation, single
-from argand.graph.sizes.symbols import FUNCTIONS
+from argand.graph.sizes.symbols import FUNCTIONS, number_function
+from argand.runtime.recipes import with_recipe
 
 # ---------------------------------------------------------------------- text
 
@@ -202,10 +203,8 @@ def function(dynamics: Dynamics, value: Any, inputs: list[Sym]) -> Callable[...,
     else:
         body = spell(dynamics, value, names, "_{}")
     arguments = ", ".join(f"a{i}" for i in range(len(inputs)))
-    scope = {f"_{name}": fn for name, fn in FUNCTIONS.items()}
-    text = compile(f"lambda {arguments}: {body}", "<argand number>", "eval")  # a name that capture skips
-    check: Callable[..., Any] = eval(text, scope)
-    return check
+    text = f"lambda {arguments}: {body}"
+    return with_recipe(number_function(text), "number", lambda: (text,))
 
 
 def _reading(name: str, place: Place) -> str:

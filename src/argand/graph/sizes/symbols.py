@@ -48,6 +48,13 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
 """What a `Definition` may compute: name -> the Python function."""
 
 
+def number_function(text: str) -> Callable[..., Any]:
+    """The function that a lambda's text makes, in which `FUNCTIONS` have names that begin with an underscore."""
+    code = compile(text, "<argand number>", "eval")  # a name that capture skips
+    function: Callable[..., Any] = eval(code, {f"_{name}": fn for name, fn in FUNCTIONS.items()})
+    return function
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """How a symbol that is not an input is computed: `FUNCTIONS[op](*args)`, with Python's semantics.
