@@ -287,7 +287,9 @@ def _may_overlap(builder: GraphBuilder, info: TensorInfo, func: Function | None,
         for other in others:
             if storage_address(other.tensor) == memory and (moves or _place(other.tensor) != place):
                 return True
-        behind = [other for other in others if _exists_outside(builder, other)] if _exists_outside(builder, info) else []
+        if not _exists_outside(builder, info):
+            return False
+        behind = [other for other in others if _exists_outside(builder, other)]
         mine = _memory_outside(builder, info)
         shared = mine is not None and any(_memory_outside(builder, other) == mine for other in behind)
         return bool(behind) and (shared or _any_notices(builder))
