@@ -71,6 +71,8 @@ PAIRS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = 
     "transposed": lambda b: (b.view(3, 4), b.view(3, 4).t()),
     "column": lambda b: (b.view(3, 4), b.view(3, 4)[:, 1]),
     "every second": lambda b: (b[::2], b[1:9]),
+    "every second behind the first": lambda b: (b[2::2], b[3:11]),
+    "columns behind the first": lambda b: (b.view(3, 4)[:, 1:3], b.view(3, 4)[:, 2:]),
     "same": lambda b: (b[:], b.view(12)),
     "one element": lambda b: (b, b[3]),
     "empty": lambda b: (b[4:4], b),

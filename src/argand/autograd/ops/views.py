@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from argand.autograd.ops.special import lift_literal
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
-from argand.graph.metadata.strides import is_dense, memory_order
+from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import viewed
 
 aten = torch.ops.aten
@@ -118,7 +117,7 @@ def _strided(
     same = held.stride() == root.value.spec.stride
     anywhere = _begins_anywhere(node)
     if anywhere and same and 0 not in size:
-        return _windows(tracer, root, size, stride, start)
+        return tracer.windows(root, size, stride, start)
     if held.storage_offset() or not same or anywhere:
         # The node's memory may not be laid out as eager's; a copy is.
         order = tracer.with_strides(root, root.value.spec.stride)
@@ -137,25 +136,6 @@ _COPIES_OF_MEMORY = (
     aten.as_strided_scatter.default,
 )  # fmt: skip
 """They copy all the memory that their argument lies in, and begin in the copy where that does."""
-
-
-def _windows(
-    tracer: Recorder, root: TraceTensor, size: tuple[int, ...], stride: tuple[int, ...], start: int
-) -> TraceTensor:
-    """A part of a dense tensor by strides, as views that count from its first element, wherever that lies."""
-    spec = root.value.spec
-    flat = tracer.one(aten.permute.default, root, list(memory_order(spec.size, spec.stride)))
-    flat = tracer.one(aten.view.default, flat, [math.prod(spec.size)])
-    reach = 1 + sum((n - 1) * step for n, step in zip(size, stride))
-    part = tracer.one(aten.slice.Tensor, flat, 0, start, start + reach)
-    for dim, (n, step) in enumerate(zip(size, stride)):
-        reach -= (n - 1) * step
-        if step == 0:
-            wider = tracer.one(aten.unsqueeze.default, part, dim)
-            part = tracer.one(aten.expand.default, wider, [*size[: dim + 1], reach])
-        else:
-            part = tracer.one(aten.unfold.default, part, dim, reach, step)
-    return tracer.one(aten.select.int, part, len(size), 0)
 
 
 def unknown_view(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -121,7 +121,10 @@ def _viewed(tracer: Recorder, root: TraceTensor, spec: Spec) -> TraceTensor:
     """The part of the base that an input is, with the metadata that eager reports."""
     start = spec.offset - root.value.spec.offset
     size, stride = spec.size, spec.stride
-    if is_dense(size, stride) and 0 not in size:
+    parent, view = root.value, ("as_strided", (size, stride, start), {})
+    if 0 in size:
+        part = tracer.one(aten.as_strided.default, root, list(size), list(stride), start)
+    elif is_dense(size, stride):
         order = memory_order(size, stride)
         inner = [size[d] for d in order]
         part = tracer.record_view(aten.slice.Tensor, (root, 0, start, start + prod(inner)), {})
@@ -131,10 +134,7 @@ def _viewed(tracer: Recorder, root: TraceTensor, spec: Spec) -> TraceTensor:
             part = tracer.record_view(aten.permute.default, (part, back), {})
         parent, view = part.value.parent, part.value.view
     else:
-        node = tracer.read(root.value)
-        held = make_tensor(Value(root.value.spec, node))
-        part = tracer.one(aten.as_strided.default, held, list(size), list(stride), start)
-        parent, view = root.value, ("as_strided", (size, stride, start), {})
+        part = tracer.windows(root, size, stride, start)
     if parent is None or view is None:
         raise AutogradError("an input that shares memory could not be made a view")
     value = Value(spec, tracer.read(part.value))

@@ -6,6 +6,7 @@ which are written in terms of this.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -138,6 +139,22 @@ class Recorder(compat.DispatchMode):
         result: TraceTensor = self.record(func, (source, *args[1:]), kwargs)
         self.link(result.value, source.value, func, args[1:], kwargs)
         return result
+
+    def windows(self, root: TraceTensor, size: tuple[int, ...], stride: tuple[int, ...], start: int) -> TraceTensor:
+        """A part of a dense tensor by strides, as views that count from its first element, wherever that lies."""
+        spec = root.value.spec
+        flat = self.one(aten.permute.default, root, list(memory_order(spec.size, spec.stride)))
+        flat = self.one(aten.view.default, flat, [math.prod(spec.size)])
+        reach = 1 + sum((n - 1) * step for n, step in zip(size, stride))
+        part = self.one(aten.slice.Tensor, flat, 0, start, start + reach)
+        for dim, (n, step) in enumerate(zip(size, stride)):
+            reach -= (n - 1) * step
+            if step == 0:
+                wider = self.one(aten.unsqueeze.default, part, dim)
+                part = self.one(aten.expand.default, wider, [*size[: dim + 1], reach])
+            else:
+                part = self.one(aten.unfold.default, part, dim, reach, step)
+        return self.one(aten.select.int, part, len(size), 0)
 
     def link(self, value: Value, parent: Value, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make `value` a view of `parent`."""
