@@ -102,6 +102,18 @@ def test_two_views_of_one_tensor(fn: Callable[..., Any], pair: str, backend: str
     assert not reasons
 
 
+def test_a_part_as_other_numbers(backend: str, reasons: list[str]) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        numbers = torch.view_as_complex(y.view(3, 2))
+        x.mul_(2)
+        return numbers
+
+    one, two = flat(), flat()
+    torch.testing.assert_close(argand.compile(program, backend=backend)(one, one[4:10]), program(two, two[4:10]))
+    torch.testing.assert_close(one, two)
+    assert not reasons
+
+
 def test_inputs_that_share_memory_in_another_way_in_the_next_call(backend: str) -> None:
     compiled = argand.compile(part_written, backend=backend)
     for start in (2, 3, 0, 2):

@@ -165,8 +165,7 @@ def compile_joint(
     taped = with_spent(function, tuple(joint.spent.items()))
     program = recorded_program(cut)
     writes = len(program.mutations) < len(cut.forward.mutations) or any(one.held for one in program.mutations)
-    written = cut.forward.mutations
-    recorded = wrap(program, taped, otherwise=otherwise, told=joint.told, writes=writes, written=written)
+    recorded = wrap(program, taped, otherwise=otherwise, told=joint.told, writes=writes, written=cut.forward.mutations)
     if graph is not None:
         recorded = heeding_hooks(by_eager_if_mostly_twice(recorded, graph, again), graph, True)
     if joint.enables_grad:

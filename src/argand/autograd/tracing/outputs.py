@@ -355,9 +355,9 @@ def _replay(value: Value, root: Value) -> ViewReplay:
     chain: list[tuple[Any, tuple[Any, ...]]] = []
     if not same_kind:
         at = value
-        while at.parent is not None and at.view is not None:
-            func, args, kwargs = at.view
-            if kwargs or func == "as_strided":
+        while at is not root:
+            func, args, kwargs = at.view or ("", (), {})
+            if kwargs or at.parent is None or func == "as_strided":
                 raise AutogradError("a returned view of an input is too involved to rebuild")
             chain.append((func, args))
             at = at.parent
