@@ -229,6 +229,8 @@ def _options(like: TraceTensor, dtype: torch.dtype | None = None) -> dict[str, A
 
 
 def _back_by_dtype(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    if parent.dtype is torch.bool:
+        raise AutogradError("a write of numbers to the memory of bools, which kernels take to be 0 or 1")
     contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
     return tracer.one(aten.view.dtype, contiguous, parent.value.spec.dtype)
 
