@@ -121,7 +121,8 @@ def _viewed(tracer: Recorder, root: TraceTensor, spec: Spec) -> TraceTensor:
     """The part of the base that an input is, with the metadata that eager reports."""
     start = spec.offset - root.value.spec.offset
     size, stride = spec.size, spec.stride
-    parent, view = root.value, ("as_strided", (size, stride, start), {})
+    parent: Value | None = root.value
+    view: Any = ("as_strided", (size, stride, start), {})
     if 0 in size:
         part = tracer.one(aten.as_strided.default, root, list(size), list(stride), start)
     elif is_dense(size, stride):
