@@ -296,6 +296,7 @@ REFUSED = {
     "view of an input transposed in place": (lambda x: x.mT.t_() + 1, lambda: [f32(3, 4)], "version of an input"),
     "write over what is read later": (lambda x: x[:, 1:].add_(x[:, :-1]), lambda: [f32(33, 33)], "reads it elsewhere"),
     "copy over what is read later": (lambda x: x.t().copy_(x[:, :1]), lambda: [f32(33, 33)], "reads it elsewhere"),
+    "strides of a negated view": (lambda x: x._neg_view().fill_diagonal_(2), lambda: [f32(4, 4)], "another dtype"),
     "bools as numbers": (lambda x: x.view(torch.uint8).add_(1), lambda: [torch.tensor([True, False])], "of bools"),
     "product over a factor": (lambda x: torch.mm(x[1:, 1:], x[:-1, :-1], out=x[1:, :-1]), lambda: [f32(5, 5)], "reads"),
     "resize_": (lambda x: (x * 1).resize_(2, 2), lambda: [f32(3, 4)], "storage"),

@@ -81,8 +81,8 @@ def trace_as_strided(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs:
         offset = source.value.spec.offset
     root = source.value.root
     spec = root.spec
-    if spec.dtype is not source.value.spec.dtype or spec.conj or spec.neg:
-        raise AutogradError("as_strided of a tensor that views another dtype")
+    if spec.dtype is not source.value.spec.dtype or any(s.conj or s.neg for s in (spec, source.value.spec)):
+        raise AutogradError("as_strided of a tensor that views another dtype, or negates or conjugates what it views")
     start = offset - spec.offset
     reach = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if 0 not in size else 0
     if not is_dense(spec.size, spec.stride) or start < 0 or start + reach > max(root.spec.meta.numel(), 0):
