@@ -118,6 +118,16 @@ def test_a_view_of_a_leaf_made_under_no_grad_hands_no_gradient_on(backend: str) 
     check(fn, lambda: (leaf(2, 2),), backend)
 
 
+def test_a_view_of_a_view_of_a_result_that_was_made_under_no_grad_hands_no_gradient_on(backend: str) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        y = x * 2
+        with torch.no_grad():
+            v = y.view(-1)
+        return y, v[::2]
+
+    check(fn, lambda: (leaf(2, 2),), backend)
+
+
 def test_a_view_made_under_no_grad_by_a_graph_that_records_nothing(backend: str) -> None:
     def fn(x: torch.Tensor) -> Any:
         with torch.no_grad():

@@ -178,6 +178,21 @@ class Outputs:
         except RuntimeError as error:  # one of several views that one operation made
             raise AutogradError(f"autograd has no formula for a view that the graph returns: {error}") from error
 
+    def _of_view_without_history(self, tensor: TraceTensor) -> bool:
+        """Eager's view hands its gradient to another view, which has no history, and not to what both lie in."""
+        try:
+            with self.tracer:
+                node = tensor.grad_fn
+        except RuntimeError:  # one of several views that one operation made
+            return False
+        if node is None:  # the view is such a one itself
+            return False
+        while node is not None and not hasattr(node, "variable"):
+            if len(node.next_functions) != 1:
+                return False
+            ((node, _),) = node.next_functions
+        return node is None or node.variable._is_view()
+
     def _shared_roots(self, tensors: list[TraceTensor]) -> set[int]:
         """Roots (by id) that distinct returned tensors share, or whose views autograd must know as such."""
         seen: dict[int, set[int]] = {}
@@ -259,6 +274,8 @@ class Outputs:
         if self.tracer.inference_mode or tensor.is_inference() or holder.is_inference():
             return spec
         viewed = tensor._base if tensor._is_view() else tensor
+        if viewed is not tensor and tensor.requires_grad and self._of_view_without_history(tensor):
+            raise AutogradError("the graph returns a view of a view that was made under no_grad")
         if viewed is holder or (viewed is not tensor and viewed is holder._base):
             return spec
         if tensor.requires_grad:
