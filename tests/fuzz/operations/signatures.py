@@ -29,7 +29,7 @@ DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, to
 SHAPES = ((3, 4), (3, 4), (4, 4), (2, 3, 4), (2, 3, 4, 5), (4,), (), (0, 3), (1, 4), (3, 1), (1,), (2, 1, 3))
 FORMATS = (torch.preserve_format, torch.contiguous_format, torch.channels_last)
 CHANGING = re.compile(
-    r"rand|dropout|normal|like$|resize|rrelu|^set|data|requires_grad|name|refine|sparse|quant|cudnn|miopen|mkldn|nested"
+    r"rand|dropout|normal|like$|fbgemm|resize|rrelu|^set|data|requires_grad|name|refine|sparse|quant|cudnn|miopen|mkldn|nested"
     r"|jagged|storage|^_|^is_|lstm|gru|rnn|unsafe|from_file|stft|pin_memory|cuda|svd|eig|^lu|_lu|^qr|_qr|cholesky|solve"
     r"|lstsq|householder|ormqr|orgqr|geqrf|pinv|^det|_det|slogdet|backward|batch_norm|attention|embedding|conv|_copy$"
     r"|(^|_)(bernoulli_?|multinomial|poisson|binomial|exponential_?|cauchy_?|geometric_?|uniform_?|empty|retain|csr|csc|bsr"
