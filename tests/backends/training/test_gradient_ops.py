@@ -98,6 +98,23 @@ def test_gradients_of_losses(fallbacks: list[str]) -> None:
     assert not any("backward" in name for name in fallbacks)
 
 
+def test_margins_of_classes(fallbacks: list[str]) -> None:
+    classes, weight = torch.tensor([1, 0, 4, 4, 2, 3]), torch.rand(5)
+
+    def losses(x: torch.Tensor) -> list[torch.Tensor]:
+        given = [{"p": 1}, {"p": 2}, {"p": 2, "weight": weight, "margin": 0.5}, {"weight": weight}]
+        ways = [*zip(given, ("mean", "sum", "none", "mean")), *zip(given, ("none", "mean", "sum", "none"))]
+        return [F.multi_margin_loss(x, classes, reduction=reduction, **options) for options, reduction in ways]
+
+    x = torch.randn(6, 5)
+    x[1, 2], x[2, 3], x[3, 1], x[0, 0] = INF, -INF, NAN, x[0, 1] - 1  # just at the margin
+    cotangents = [torch.linspace(0.5, 2, loss.numel()).view_as(loss) for loss in losses(x)]
+    want = gradients(losses, [x], cotangents)
+    got = gradients(argand.compile(losses, backend="native", fullgraph=True), [x], cotangents)
+    torch.testing.assert_close(got, want, equal_nan=True)
+    assert not fallbacks
+
+
 def test_prelu_with_a_weight_per_channel() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
         return [F.prelu(x, w)]

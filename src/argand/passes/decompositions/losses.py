@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
-from argand.passes.decompositions.rules import aten, cast, decomposes, full, is_float, val, widen
+from argand.passes.decompositions.rules import aten, cast, decomposes, device, full, is_float, val, widen
 
 MEAN, SUM = 1, 2  # at::Reduction
 
@@ -176,3 +176,58 @@ def _xlogy(b: Builder, x: Any, y: Any) -> Any:
     product = b(aten.mul.Tensor, left, b(aten.log.default, right))
     product = b(aten.where.self, b(aten.eq.Scalar, left, 0), full(b, [], 0, left), product)
     return cast(b, b(aten.where.self, b(aten.isnan.default, right), right, product), dtype)
+
+
+def _margins(b: Builder, x: fx.Node, target: fx.Node, margin: float) -> Any:
+    """Of rows: the class at hand, whether each is it, and how far each of the others is above the margin below it"""
+    if val(x).dim() != 2 or val(target).shape != val(x).shape[:1] or val(x).dtype.itemsize < 4:
+        return NotImplemented
+    rows, classes = val(x).shape
+    if not isinstance(rows, int) or not isinstance(classes, int) or not rows * classes:
+        return NotImplemented
+    column = b(aten.unsqueeze.default, target, 1)
+    own = b(aten.eq.Tensor, b(aten.arange.default, classes, device=device(x)), column)
+    least = b(aten.rsub.Scalar, b(aten.gather.default, x, 1, column), margin)
+    above = b(aten.add.Tensor, least, x)
+    counts = b(aten.logical_and.default, b(aten.gt.Scalar, above, 0), b(aten.logical_not.default, own))
+    return own, counts, above
+
+
+def _weighed(b: Builder, x: fx.Node, target: fx.Node, weight: fx.Node | None) -> fx.Node:
+    if weight is None:
+        return x
+    factor = b(aten.unsqueeze.default, b(aten.index_select.default, weight, 0, target), 1)
+    node: fx.Node = b(aten.mul.Tensor, x, factor)
+    return node
+
+
+@decomposes(aten.multi_margin_loss.default)
+def _multi_margin_loss(
+    b: Builder, x: fx.Node, target: fx.Node, p: int = 1, margin: float = 1, weight: Any = None, reduction: int = MEAN
+) -> Any:
+    """The mean over classes of max(0, margin - x[target] + x)^p, of the target's own 0"""
+    parts = _margins(b, x, target, margin)
+    if parts is NotImplemented:
+        return NotImplemented
+    _, counts, above = parts
+    power = b(aten.mul.Tensor, above, above) if p == 2 else above
+    loss = _weighed(b, b(aten.where.self, counts, power, full(b, [], 0, x)), target, weight)
+    return _reduced(b, b(aten.mean.dim, loss, [1]), reduction)
+
+
+@decomposes(aten.multi_margin_loss_backward.default)
+def _multi_margin_loss_backward(
+    b: Builder, grad: fx.Node, x: fx.Node, target: fx.Node, p: int, margin: float, weight: Any, reduction: int = MEAN
+) -> Any:
+    """p max(0, margin - x[target] + x)^(p - 1); of the target's own, minus the sum of the others'"""
+    parts = _margins(b, x, target, margin)
+    if parts is NotImplemented:
+        return NotImplemented
+    own, counts, above = parts
+    rows, classes = val(x).shape
+    share = 1 / (rows * classes if reduction == MEAN else classes)
+    slope = b(aten.mul.Tensor, above, 2 * share) if p == 2 else full(b, [], share, x)
+    slopes = _weighed(b, b(aten.where.self, counts, slope, full(b, [], 0, x)), target, weight)
+    total = b(aten.neg.default, b(aten.sum.dim_IntList, slopes, [1], True))
+    whole = b(aten.unsqueeze.default, grad, 1) if val(grad).dim() else grad
+    return b(aten.mul.Tensor, b(aten.where.self, own, total, slopes), whole)
