@@ -215,3 +215,8 @@ def test_windows_in_the_padding_stay_where_eager_has_them(window, args, may):
     weight = torch.randn(8, 6, *window)
     program = traced(lambda x, w: F.conv2d(x, w, **args), X, weight)
     assert bool(convolutions(program)) is may
+
+
+def test_one_number_for_all_sides():
+    program = traced(lambda x, w: torch.convolution(x, w, None, [1], [1], [1], False, [0], 1), X, W)
+    assert not convolutions(program)

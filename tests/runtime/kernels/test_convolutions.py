@@ -60,6 +60,15 @@ def test_small_convolutions(
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("padding", "measured"), [((0, 1), True), ((1, 1), False)])
+def test_windows_in_the_padding_are_not_onednns(padding: tuple[int, int], measured: bool, code: list[str]) -> None:
+    """Where eager would not call it: its kernels end the process there."""
+    conv, x = torch.nn.Conv2d(12, 20, (1, 3), padding=padding), torch.randn(1, 12, 18, 18)
+    with torch.no_grad():
+        torch.testing.assert_close(argand.compile(lambda x: conv(x.sin()))(x), conv(x.sin()))
+    assert any("measured_convolution" in text for text in code) is measured
+
+
 VOLUMES = [
     ((3, 3, 3), 1, 1, 1),
     ((3, 1, 2), (2, 1, 2), (0, 0, 1), (1, 2, 1)),

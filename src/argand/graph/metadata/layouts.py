@@ -173,19 +173,23 @@ def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bo
 
 
 def may_read_padding_only(
-    size: Sequence[object], window: Sequence[object], padding: Sequence[int], dilation: Sequence[int]
+    size: Sequence[object], window: Sequence[object], padding: Sequence[object], dilation: Sequence[object]
 ) -> bool:
     """Whether some window of a convolution may read nothing but zeros: then oneDNN's kernels for channels that lie
     innermost call what they have not made (signal 11), so that only programs that have it so may call them.
 
     Arguments:
-        size: of the images, without batch and channels; what is no int may be any size.
+        size: of the images, without batch and channels; what is no int may be any size, here and below.
         window: of the weight, likewise.
     """
-    for n, side, pad, apart in zip(size, window, padding, dilation, strict=True):
-        if pad and (not isinstance(side, int) or pad > apart * (side - 1)):
+    if not len(size) == len(window) == len(padding) == len(dilation):
+        return True  # one number for all sides
+    for n, side, pad, apart in zip(size, window, padding, dilation):
+        if pad == 0:
+            continue
+        if not (isinstance(side, int) and isinstance(pad, int) and isinstance(apart, int)):
             return True
-        if pad and apart > 1 and (not isinstance(n, int) or n < apart):
+        if pad > apart * (side - 1) or (apart > 1 and (not isinstance(n, int) or n < apart)):
             return True
     return False
 
