@@ -5,6 +5,7 @@ What works at the hint but not at the probes works under a condition, which is s
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -325,7 +326,8 @@ class ProbedCall:
         return at(self.builder, self.args, index), at(self.builder, self.kwargs, index)
 
     def learn(self) -> None:
-        """Raises Restart: an equality, a divisibility, or constants were learned."""
+        """Raises Restart: an order, an equality, a divisibility, or constants were learned."""
+        self._learn_order()
         equalities = self._equalities()
         for relation in [r for r in equalities if self._works_when_equal([r])] or self._together(equalities):
             self.dynamics.learn(relation, asserted=True)
@@ -381,6 +383,26 @@ class ProbedCall:
                     left, right = (a, b) if isinstance(a, Expr) else (b, a)
                     equalities[Relation("eq", left, right)] = None
         return list(equalities)
+
+    def _learn_order(self) -> None:
+        """A number that must not exceed a size, or another one: `x.topk(k)`."""
+        table, numbers = self.dynamics.table, self.numbers()
+        known = [sym for sym in self.symbols if sym in self.dynamics.places and table.kinds[sym] == "int"]
+        for small, large in itertools.permutations(known, 2):
+            met = all(table.assignments[i][small] <= table.assignments[i][large] for i in PROBED)
+            if met or table.hints[small] > table.hints[large] or not (small in numbers or large in numbers):
+                continue
+            equal = self._works_ordered(small, large, equal=True)
+            if (equal or table.hints[small] < table.hints[large]) and self._works_ordered(small, large):
+                self.dynamics.learn(Relation("le" if equal else "lt", small, large), asserted=True)
+
+    def _works_ordered(self, small: Sym, large: Sym, *, equal: bool = False) -> bool:
+        for i in PROBED:
+            probe = self._probe(i)
+            least, most = sorted((probe[small], probe[large]))
+            if not self._works({**probe, small: least, large: least if equal else max(most, least + 1)}):
+                return False
+        return True
 
     def _together(self, equalities: list[Relation]) -> list[Relation]:
         """Equalities under which the call works, and without each of which it does not: `x.view(a, b)`."""

@@ -20,16 +20,18 @@ from argand.capture.facts.sources import (
     Source,
     is_attribute,
 )
-from argand.capture.facts.values.symbolic import SymbolicInt, size_of
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt, size_of
 from argand.capture.facts.values.symbols import Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
-from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.relations import Number, Relation, Value
 from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
 _LIMIT = 1 << 62
+_ORDERS = ("le", "ge")
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # whose sizes are read without asking the program
 _RANGES = {"float": (None, None), -1: (None, -1), 0: (0, None)}
 """Of a float, or of an integer: negative or not."""
 _MISSING = object()
@@ -142,7 +144,7 @@ class Policy:
             given = self.everything and _is_argument(source)
             varies = place in history.varying or moving_numbers.is_one(history.moving, source)
             return not given and before == value and not varies
-        if type(value) is torch.Size:
+        if isinstance(value, torch.Size):
             return all(self.is_settled(SequenceItemSource(source, i), size) for i, size in enumerate(value))
         if not isinstance(value, torch.Tensor):
             return True
@@ -233,34 +235,72 @@ def size_input(state: CaptureState, source: Source, value: torch.Size) -> object
     return size_of(state.load_source(place, n) for place, n in zip(places, value))
 
 
+def _chosen(function: Callable[..., Number], parts: tuple[tuple[str, Number], ...], value: object) -> Number:
+    sizes = value.shape if isinstance(value, torch.Tensor) else ()
+    return function(*[sizes[int(key)] if what == "size" else value if what == "_" else key for what, key in parts])
+
+
 @functools.lru_cache(maxsize=1 << 12)
-def _limiter(name: str, limit: int) -> Callable[[int], int]:
-    """`min` or `max` of a number and this one; the same object each time: sources compare by it."""
-    limiter = functools.partial(min if name == "min" else max, limit)
-    limiter.__name__ = f"{name}({limit})"  # type: ignore[attr-defined]
-    return limiter
+def _chooser(name: str, parts: tuple[tuple[str, Number], ...]) -> Callable[[object], Number]:
+    """`min` or `max` of numbers and what is found somewhere; the same object each time: sources compare by it.
+
+    Arguments:
+        parts: ("size", dim) of a tensor, ("_", 0) for the number that is found, or (text, constant).
+    """
+    chooser = functools.partial(_chosen, min if name == "min" else max, parts)
+    texts = [f"size({part})" if what == "size" else what for what, part in parts]
+    chooser.__name__ = f"{name}({', '.join(texts)})"  # type: ignore[attr-defined]
+    return chooser
 
 
-def limited(state: CaptureState, name: str, value: object, limit: object) -> object:
-    """`min` or `max` of a number found outside and a constant: a number that is found there by itself, so that no
-    guard says which of the two it is. NotImplemented for others, and where it is known which."""
-    if type(value) is int:
-        value, limit = limit, value
-    if type(value) is not SymbolicInt or type(limit) is not int or not isinstance(value.expr, Sym):
+def limited(state: CaptureState, name: str, left: object, right: object) -> object:
+    """`min` or `max` of a number or size found outside and a constant, or of two sizes of a tensor: a number that is
+    found there by itself, so that no guard says which of the two it is. NotImplemented for others, and where it is
+    known which."""
+    one, other = _part(state, left), _part(state, right)
+    if one is None or other is None or type(one.hint) is not type(other.hint) or state.policy is None:
         return NotImplemented
-    if not -_LIMIT < limit < _LIMIT:
+    sources = {part.source for part in (one, other) if part.source is not None}
+    if len(sources) != 1 or any(
+        dynamics_of(state).bounds.implied(Relation(op, one.expr, other.expr)) for op in _ORDERS
+    ):
         return NotImplemented
-    dynamics, expr = dynamics_of(state), value.expr
-    place = dynamics.places.get(expr)
-    ordered = any(dynamics.bounds.implied(Relation(op, expr, limit)) for op in ("le", "ge"))
-    if place is None or place.what != "int" or ordered:
+    source = CallSource(sources.pop(), _chooser(name, ((one.what, one.key), (other.what, other.key))))
+    if f"{source.name()}: {type(one.hint).__name__}" in state.policy.history.fixed:
         return NotImplemented
-    limiter = _limiter(name, limit)
-    source = CallSource(place.source, limiter)
-    if state.policy is None or f"{source.name()}: int" in state.policy.history.fixed:
-        return NotImplemented
-    result = number_input(state, source, limiter(value.hint))
-    return result if type(result) is SymbolicInt else NotImplemented
+    result = number_input(state, source, min(one.hint, other.hint) if name == "min" else max(one.hint, other.hint))
+    return result if type(result) in SYMBOLIC else NotImplemented
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An operand of `min` or `max`.
+
+    Arguments:
+        source: where the number, or the tensor that has the size, is found; None for a constant.
+        what, key: as `_chooser` has them.
+        expr, hint: the operand.
+    """
+
+    source: Source | None
+    what: str
+    key: Number
+    expr: Value
+    hint: Number
+
+
+def _part(state: CaptureState, value: object) -> _Part | None:
+    if type(value) is SymbolicInt or type(value) is SymbolicFloat:
+        place = dynamics_of(state).places.get(value.expr) if isinstance(value.expr, Sym) else None
+        if place is None or place.what == "stride":
+            return None
+        if place.what != "size":
+            return _Part(place.source, "_", 0, value.expr, value.hint)
+        real = next((info.real for info in state.graph.inputs if info.source == place.source), None)
+        return _Part(place.source, "size", place.dim, value.expr, value.hint) if type(real) in _PLAIN else None
+    if (type(value) is int or type(value) is float) and -_LIMIT < value < _LIMIT:
+        return _Part(None, repr(value), value, value, value)
+    return None
 
 
 def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: Any) -> tuple[list[int], list[int]]:

@@ -86,7 +86,7 @@ def is_one(moving: set[str], source: Source) -> bool:
 
 
 def _varies(value: object, depth: int = _DEPTH) -> bool:
-    held = value[:_MOST] if type(value) in (list, tuple, SymbolicSize) else ()
+    held = value[:_MOST] if type(value) is list or type(value) is tuple or type(value) is SymbolicSize else ()
     return is_a(value, SymbolicNumber) or (depth > 0 and any(_varies(each, depth - 1) for each in held))
 
 
