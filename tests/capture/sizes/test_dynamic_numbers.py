@@ -46,6 +46,7 @@ NUMBERS = {
     "abs": lambda x, n: x + abs(-n),
     "sqrt": lambda x, n: x * math.sqrt(n) + math.floor(n / 2) + math.ceil(n / 3) + round(n / 4),
     "powers": lambda x, n: x + math.pow(n, 0.5) + math.pow(0.9, n) + math.log(n, 3) + math.log(10, n) + math.isqrt(n),
+    "powers of constants": lambda x, n: (x + 2**n - 3**n + (5 << n), 2**n, 1 if 2**n > 7 else n),
     "float": lambda x, n: x + float(n) + int(n * 1.5),
     "returned": lambda x, n: (x + 1, n, n + 1, n / 2, [n * 3], {"n": n}),
     "part": lambda x, n: (torch.arange(1) + n)[None, :, None] * 2 + (x * n)[1:3, :] + torch.split(x + n, 2)[1],

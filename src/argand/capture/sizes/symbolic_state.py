@@ -200,12 +200,19 @@ class Dynamics:
                 if isinstance(expr, Expr):
                     self.table.know(expr)
                 return self.wrap(expr, hint)
-            if rule == "exponent" and type(right) in SYMBOLIC:
+            if rule == "exponent" and type(right) in SYMBOLIC and not self._is_small_power(name, left, right):
                 right, b = _plain(right), _plain(right)
         result = self._define(name, hint, (left, right), a, b)
         if name == "pow" and type(result) is SymbolicFloat:
             self.compare("le", result, sys.float_info.max)  # the guard computes it, and what overflows raises here
         return result
+
+    def _is_small_power(self, name: str, base: object, exponent: object) -> bool:
+        """Whether a power of a constant (or one that is shifted) has so few bits, guarded, that guards compute it."""
+        if type(base) is not int or name == "rshift":
+            return False
+        most = 62 // max(base.bit_length(), 1) if name == "pow" else 62 - base.bit_length()
+        return self.compare("ge", exponent, 0) and self.compare("le", exponent, most)
 
     def _defined_for_all(self, name: str, left: object, right: object) -> None:
         """Arithmetic on numbers that nothing is known of must not raise."""
