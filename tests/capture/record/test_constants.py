@@ -71,8 +71,29 @@ def no_numbers(x: torch.Tensor) -> list[Any]:
     return said
 
 
+def not_taken_for_numbers(x: torch.Tensor) -> list[Any]:
+    one, some, place = torch.tensor(1.0), torch.tensor([1.0]), torch.zeros(1, 1, dtype=torch.long)
+    said: list[Any] = [x + 1]
+    calls: list[Callable[[], object]] = [
+        lambda: x[some],
+        lambda: x[torch.tensor([])],
+        lambda: x.clone().__setitem__(some, 1.0),
+        lambda: x.clone().scatter_(0, place, one),
+        lambda: x.quantile(one.double()),
+        lambda: x.split(torch.tensor([1, len(x) - 1])),
+        lambda: torch.nn.functional.pad(x, (0, torch.tensor(True))),
+        lambda: torch.nn.functional.pad(x, torch.tensor([1, 1])),
+    ]
+    for call in calls:
+        try:
+            said.append(call())
+        except (TypeError, IndexError, RuntimeError) as error:
+            said.append(type(error))
+    return said
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("program", [as_numbers, no_numbers])
+@pytest.mark.parametrize("program", [as_numbers, no_numbers, not_taken_for_numbers])
 def test_known_tensors_as_numbers(program: Program, dynamic: bool | None) -> None:
     """That an integer could not be made of them was taken for an error of the program, which may handle it."""
     compiled = argand.compile(program, backend="eager", dynamic=dynamic)

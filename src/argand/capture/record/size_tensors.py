@@ -27,6 +27,7 @@ _DIVISIONS = (torch.div, torch.divide, torch.Tensor.div, torch.Tensor.divide, "d
 _FACTORIES = tuple(
     getattr(torch, name) for name in words("zeros ones empty full rand randn randint randperm arange linspace eye")
 )
+_INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _DEEPEST = 16
 
 
@@ -78,25 +79,32 @@ def _divided(over: Any, under: Any, rounding: object) -> object:
 def numbers(
     builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs
 ) -> tuple[tuple[object, ...], dict[str, object]] | None:
-    """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
-    changed = False
+    """The arguments with tensors as numbers and lists, where these are known or can be symbols, and torch takes such a
+    tensor for them; None if none is."""
+    known: dict[int, torch.Tensor] = {}
+    symbols: list[object] = []
 
     def as_number(value: Any) -> object:
-        nonlocal changed
         if type(value) in (list, tuple):
             return type(value)([as_number(item) for item in value])
         if not is_a(value, torch.Tensor) or value.dim() > 1:
+            symbols.extend([value] if type(value) in SYMBOLIC else [])
             return value
         with torch._C.DisableTorchFunction():
+            if func in _INDEXING and not unbacked_index.is_position(value):
+                return value
             most = Cost.NOTHING if builder.state.data_numbers else Cost.ARGUMENT
             constant = constants.value_of(builder, value, most)
-            plain = number(builder, value) if constant is None else constant.tolist()
+            if constant is not None:
+                known[id(value)] = constant
+                return constant.tolist()
+            plain = number(builder, value)
             integer = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype is torch.bool)
             if plain is None and value.dim() == 0 and integer:
                 plain = builder.item(value)
         if plain is None or plain is NotImplemented:
             return value
-        changed = True
+        symbols.append(plain)
         return plain
 
     kept = 0 if any(func is each for each in _FACTORIES) else 1  # else the first is the tensor that is asked
@@ -104,7 +112,26 @@ def numbers(
         (*args[:kept], *(as_number(arg) for arg in args[kept:])),
         {key: as_number(value) for key, value in kwargs.items()},
     )
-    return arguments if changed else None
+    if symbols or (known and not kept) or (known and _takes(func, args, kwargs, known)):
+        return arguments
+    return None
+
+
+def _takes(func: Function, args: Args, kwargs: Kwargs, known: dict[int, torch.Tensor]) -> bool:
+    """Whether a function takes tensors where numbers or lists could stand: it raises for some, and not for what they
+    hold (`scatter` takes a number for its source)."""
+
+    def real(value: Any) -> object:
+        if type(value) in (list, tuple):
+            return type(value)([real(item) for item in value])
+        return known.get(id(value), value.detach().clone()) if is_a(value, torch.Tensor) else value
+
+    with torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=()), torch.no_grad():
+        try:
+            func(*map(real, args), **{key: real(value) for key, value in kwargs.items()})
+        except Exception:
+            return False
+    return True
 
 
 def as_index(builder: GraphBuilder, index: object) -> object:
