@@ -185,6 +185,32 @@ def test_one_break_and_the_rest_is_pythons(name: str) -> None:
     assert [backend.ops] == [3]  # of `field`
 
 
+def test_containers_of_other_modules_are_still_compiled_whole() -> None:
+    """One with a package's module that breaks the graph runs as it is written, and left all others to Python."""
+
+    before = library("/lib/site-packages/solvers/fixed.py").before
+
+    class Package(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return before(x, 1)
+
+    def container(*kinds: type[torch.nn.Module]) -> torch.nn.Module:
+        return torch.nn.Sequential(*[part for kind in kinds for part in (torch.nn.Linear(3, 3), kind())])
+
+    findings, sizes = Findings(), iter(range(2, 20))
+    broken = container(torch.nn.Tanh, Package)
+    compiled = argand.compile(broken, backend="eager")
+    for train in (True, True, True, False, False, True):
+        x = torch.randn(next(sizes), 3)
+        torch.testing.assert_close(compiled.train(train)(x), broken(x))
+    for number in (1, 2, 3):
+        whole = container(*[torch.nn.Tanh] * number)
+        compiled, x = argand.compile(whole, backend="eager"), torch.randn(2, 3)
+        with findings.listening():
+            torch.testing.assert_close(compiled(x), whole(x))
+        assert len(findings.graphs) == number and not findings.breaks
+
+
 def test_what_only_passes_on_is_pythons_with_what_it_calls() -> None:
     program = library("/lib/site-packages/solvers/fixed.py").passed_on
     backend, findings = CountingBackend(), Findings()

@@ -15,11 +15,15 @@ import torch
 
 from argand import errors, events
 from argand._core import _C
+from argand.bytecode.decode import decode
 from argand.bytecode.eager_calls import code_running_eagerly
+from argand.bytecode.resume import resume_label, transformed_code
 from argand.capture.driver import consequent_breaks, recompiles, stance, strict
 from argand.capture.driver.region import Region
+from argand.capture.facts.code.skip import is_torch
 from argand.capture.facts.code.stack_text import line_of_frame
 from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import code_words, place_of, source_line
 from argand.capture.facts.per_code import warn_once
 from argand.capture.sizes.symbolic_policy import History
@@ -146,7 +150,7 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
     if ending.in_loop:
         known.loops += 1
         if known.loops > 1:  # it was told of: the call at hand alone ran eagerly, or a caller's graph ended there
-            return _C.RUN_ONLY  # versions for other ways through the function are used as before
+            return _of_this_container(info, region)
     name, reason = code_words(info.code), consequent_breaks.in_terms_of_the_program(ending.reason, info.code)
     if not known.is_told(ending.reason, ending.instruction):
         events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
@@ -154,6 +158,20 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
         place = -1 if ending.sequence is None else ending.sequence, getattr(ending.instruction, "offset", None)
         return unless_it_returns(info, region, known, ending.reason.headline, place)
     return None if ending.in_loop else _C.SKIP
+
+
+def _of_this_container(info: _C.FrameInfo, region: Region) -> _C.Answer:
+    """What is answered where a loop runs as it is written from now on: of a module of torch's only this one's, in
+    training or not as it is, as those of others may be compiled whole. Else versions for other ways through the
+    function are used as before."""
+    module = info.args[0] if info.args and is_torch(info.code.co_filename) else None
+    if not is_a(module, torch.nn.Module) or resume_label(info.code) is not None:
+        return _C.RUN_ONLY
+    guards = _C.GuardTree()
+    place = guards.child(0, "local", 0)
+    guards.check(place, "id", module)
+    guards.check(guards.child(place, "attr", "training"), "equals", module.training)
+    return _C.Entry(transformed_code(info.code, decode(info.code)), guards, region)
 
 
 def of_such_arguments(info: _C.FrameInfo, region: Region) -> _C.Entry:
