@@ -8,6 +8,7 @@ import functools
 import itertools
 import operator
 import re
+import struct
 import types
 from typing import Any
 
@@ -182,3 +183,30 @@ def test_batch_norm_whose_statistics_require_gradients(name: str, grad: bool) ->
                 return str(error)
 
     agree(program)
+
+
+@pytest.mark.parametrize("value", [
+    lambda x: torch.tensor(x.shape[0]), lambda x: torch.tensor(x.shape[0]) * 2 - 1, lambda x: (x > 0).sum(),
+])  # fmt: skip
+def test_native_code_that_says_something_else_when_it_cannot_have_a_number(value: Any) -> None:
+    """`islice` says ValueError whatever `__index__` raises, which a program may handle."""
+
+    def program(x: torch.Tensor) -> list[Any]:
+        answers: list[Any] = [x + 1]
+        for call in (
+            lambda n: list(itertools.islice(range(9), n)),
+            lambda n: list(itertools.islice(range(20), 0, None, n)),
+            lambda n: struct.pack("f", n),
+            lambda n: struct.pack("f", "no number"),
+        ):
+            try:
+                answers.append(call(value(x)))
+            except (ValueError, TypeError, struct.error) as error:
+                answers.append(str(error))
+        return answers
+
+    compiled = argand.compile(program, backend="eager", dynamic=True)
+    for size in (4, 6):
+        x = torch.ones(size)
+        want, got = program(x), compiled(x)
+        assert torch.equal(want[0], got[0]) and want[1:] == got[1:]

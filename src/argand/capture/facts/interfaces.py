@@ -34,7 +34,7 @@ from argand.capture.facts.values.symbolic import SymbolicNumber, Symbols
 from argand.capture.facts.values.symbols import Memory, Nodes, Origin, Place
 from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.facts.values.tensor_info import Dressed, Moved, Scope, TensorInfo
-from argand.errors import GraphBreak, UserLine
+from argand.errors import BreakReason, GraphBreak, UserLine
 from argand.graph.dtensors import Layout
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Bounds, Relation, Value
@@ -327,6 +327,8 @@ class CaptureState(Protocol):
     """`torch_functions.higher_order.transforms.Batching` while an object is taken apart for vmap."""
     told_compiling: bool
     """Whether the program asked if it is being compiled, and was told so."""
+    stopped: BreakReason | None
+    """Why a torch function that native code called last did not run: that code may say something else of it."""
     nested_regions: bool
     """Whether functions were called that are compiled by themselves where nobody compiles their caller."""
     open_modes: list[tuple[int, Any, object]]

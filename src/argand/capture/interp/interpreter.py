@@ -335,6 +335,7 @@ class Interpreter(Access):
             native_reads.check(self, fn, args)
             if kwargs:
                 native_reads.check(self, fn, kwargs.values())
+        self.state.stopped = None
         try:
             return self.untouched(fn, args, kwargs)
         except Exception as e:
@@ -343,10 +344,11 @@ class Interpreter(Access):
             if type(e) is SystemExit and self._is_from_outside(e, fn, args):
                 raise
             error = e
-        raise self.observe(error)
+        raise self._raised_natively(error)
 
     def unread(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """As `native`, for code that stores, moves, counts or hands on its arguments and does not look into them."""
+        self.state.stopped = None
         try:
             return self.untouched(fn, args, kwargs)
         except Exception as e:
@@ -355,7 +357,15 @@ class Interpreter(Access):
             if self._is_from_outside(e, fn, args):
                 raise
             error = e
-        raise self.observe(error)
+        raise self._raised_natively(error)
+
+    def _raised_natively(self, error: BaseException) -> ObservedException:
+        """What native code raised, if that is not what it made of a graph break (`islice` says ValueError whatever
+        `__index__` raises)."""
+        reason = self.state.stopped
+        if reason is not None:
+            raise GraphBreak(reason) from None
+        return self.observe(error)
 
     def _is_from_outside(self, error: BaseException, fn: object, args: tuple[object, ...]) -> bool:
         """Whether an exception comes of no call of the program's, but of a signal handler or another thread."""

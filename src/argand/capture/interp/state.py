@@ -106,6 +106,7 @@ class CaptureState:
         self.like_modules: object = None
         self.batching: object = None
         self.told_compiling = self.nested_regions = False
+        self.stopped: errors.BreakReason | None = None
         self._loaded: dict[Source, tuple[object, object]] = {}
         self._object_at: dict[Source, object] = {}
         self._outer_objects: dict[int, object] = {}

@@ -122,9 +122,13 @@ class TraceMode(TorchFunctionMode):
     ) -> object:
         builder = self.builder
         builder.observed += 1
-        if builder.entered or builder.dressed or builder.nested or (types and concerns(builder, types)):
-            return dispatch(self, func, types, args, kwargs or {})
-        return builder.call(func, args, kwargs or {})
+        try:
+            if builder.entered or builder.dressed or builder.nested or (types and concerns(builder, types)):
+                return dispatch(self, func, types, args, kwargs or {})
+            return builder.call(func, args, kwargs or {})
+        except errors.GraphBreak as ending:
+            builder.state.stopped = ending.reason
+            raise
 
     def asked(self, func: Function, types: Iterable[type], args: Args, kwargs: Kwargs) -> object:
         """A call that has gone past this mode: what modes and classes of the program say of it."""
