@@ -288,7 +288,15 @@ def _drops_what_calls_back(x, log):
     return y, list(log), reference() is None
 
 
-@pytest.mark.parametrize("program", [_drops_what_is_watched, _drops_what_calls_back])
+def _counts_references(x, log):
+    thing = _Ending()
+    reference = weakref.ref(thing)  # noqa: F841
+    y = x * 2
+    argand.graph_break()
+    return y, weakref.getweakrefcount(thing) > 0
+
+
+@pytest.mark.parametrize("program", [_drops_what_is_watched, _drops_what_calls_back, _counts_references])
 def test_what_is_dropped_calls_back_where_it_does_in_eager(program):
     compiled = argand.compile(program, backend="eager")
     for _ in range(3):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import types
+import weakref
 from collections.abc import Container
 
 from argand.capture.facts.frames import Frame, LazyLocal
@@ -74,8 +75,14 @@ def seen_ending(state: CaptureState, frame: Frame, real_frame: bool) -> frozense
     for name, held in zip(frame.program.names, frame.fast):
         value = held.value if type(held) is LazyLocal else held
         real = real_frame or type(held) is LazyLocal or state.is_outer(value)
+        counted = type(value) is weakref.ref  # what it refers to is asked for its weak references
         iterator = real and type(value) in ITERATORS  # which may hold generators of captured code
-        if iterator or ((real or type(value) in HOLDERS) and may_end_visibly(value)) or _has_generator(value):
+        if (
+            counted
+            or iterator
+            or ((real or type(value) in HOLDERS) and may_end_visibly(value))
+            or _has_generator(value)
+        ):
             names.add(name)
     return frozenset(names)
 
