@@ -225,8 +225,8 @@ _LOOKED_AT = 32  # objects
 ITERATORS = frozenset((
     zip, map, filter, enumerate, reversed, types.GeneratorType,
     *(cls for cls in vars(itertools).values() if type(cls) is type),
-    *(type(iter(held)) for held in ([], (), {}, {}.values(), {}.items(), set())),
-    *(type(reversed(held)) for held in ([], {}, {}.values(), {}.items())),
+    *map(type, (iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()))),
+    *map(type, (reversed([]), reversed({}), reversed({}.values()), reversed({}.items()))),
 ))  # fmt: skip
 """Kinds that hold what they iterate over."""
 HOLDERS = ITERATORS | {list, tuple, dict, set, frozenset}
