@@ -301,3 +301,17 @@ def test_what_is_dropped_calls_back_where_it_does_in_eager(program):
     compiled = argand.compile(program, backend="eager")
     for _ in range(3):
         assert repr(compiled(torch.ones(2), [])) == repr(program(torch.ones(2), []))
+
+
+@pytest.mark.filterwarnings("error")  # a bug of argand's warns
+def test_a_weak_set_that_was_taken_apart_raises_as_in_eager():
+    kept = _Ending()
+    things = weakref.WeakSet([kept])
+    things.data = len
+    for fn in (len, list):
+        told = []
+        for run in (lambda x, fn=fn: x + len(fn(things)), argand.compile(lambda x, fn=fn: x + len(fn(things)))):
+            with pytest.raises((AttributeError, TypeError)) as raised:
+                run(torch.ones(2))
+            told.append(repr(raised.value))
+        assert told[0] == told[1]

@@ -47,7 +47,8 @@ def behind(interp: Interpreter, proxy: object) -> object:
 
 def check_held(interp: Interpreter, references: object) -> None:
     """End the graph where something that a weak container from before the frame refers to may be gone by now."""
-    referents = [item() for item in held_items(references) if is_a(item, weakref.ref)]
+    held = held_items(references) if is_a(references, dict | set) else ()  # else the program has put it there
+    referents = [item() for item in held if is_a(item, weakref.ref)]
     alive = [referent for referent in referents if referent is not None]
     if may_have_ended(interp.state, *alive):
         raise may_be_gone(alive[0])
