@@ -30,7 +30,7 @@ def nothing(interp: Interpreter, frame: Frame, arg: object) -> None:
 @opcode("END_FOR", since=(3, 13))
 def pop_top(interp: Interpreter, frame: Frame, arg: object) -> None:
     top = frame.stack.pop()
-    if type(top) in pending_effects.ITERATORS and interp.is_outer(top):
+    if id(type(top)) in pending_effects.ITERATORS and interp.is_outer(top):
         pending_effects.refuse_drop(top)
 
 

@@ -76,11 +76,11 @@ def seen_ending(state: CaptureState, frame: Frame, real_frame: bool) -> frozense
         value = held.value if type(held) is LazyLocal else held
         real = real_frame or type(held) is LazyLocal or state.is_outer(value)
         counted = type(value) is weakref.ref  # what it refers to is asked for its weak references
-        iterator = real and type(value) in ITERATORS  # which may hold generators of captured code
+        iterator = real and id(type(value)) in ITERATORS  # which may hold generators of captured code
         if (
             counted
             or iterator
-            or ((real or type(value) in HOLDERS) and may_end_visibly(value))
+            or ((real or id(type(value)) in HOLDERS) and may_end_visibly(value))
             or _has_generator(value)
         ):
             names.add(name)

@@ -222,14 +222,14 @@ def _calls_the_program(reference: weakref.ref[object]) -> bool:
 
 _HANDLES = OPMAP["PUSH_EXC_INFO"]
 _LOOKED_AT = 32  # objects
-ITERATORS = frozenset((
+ITERATORS = frozenset(map(id, (
     zip, map, filter, enumerate, reversed, types.GeneratorType,
     *(cls for cls in vars(itertools).values() if type(cls) is type),
     *map(type, (iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()))),
     *map(type, (reversed([]), reversed({}), reversed({}.values()), reversed({}.items()))),
-))  # fmt: skip
-"""Kinds that hold what they iterate over."""
-HOLDERS = ITERATORS | {list, tuple, dict, set, frozenset}
+)))  # fmt: skip
+"""Kinds that hold what they iterate over, by id: the hash of a class is what its metaclass makes of it."""
+HOLDERS = ITERATORS.union(map(id, (list, tuple, dict, set, frozenset)))
 """Kinds that may be the last that holds an object."""
 
 
@@ -240,9 +240,11 @@ def may_end_visibly(obj: object) -> bool:
         if not todo:
             break
         value = todo.pop()
+        if is_a(value, type):
+            continue  # lives in a circle, whatever lets go of it
         if ends_visibly(value):
             return True
-        if type(value) in HOLDERS:
+        if id(type(value)) in HOLDERS:
             todo += itertools.islice(gc.get_referents(value), _LOOKED_AT)
     return False
 
@@ -255,7 +257,7 @@ def refuse_drop(obj: object) -> None:
     """
     if may_end_visibly(obj):
         raise errors.graph_break(
-            kind="generator dropped" if type(obj) in ITERATORS else "object dropped",
+            kind="generator dropped" if id(type(obj)) in ITERATORS else "object dropped",
             context=type(obj).__qualname__,
             explanation=f"A {type(obj).__name__} is dropped, whose end runs code: a `finally`, __del__, or a callback.",
         )
