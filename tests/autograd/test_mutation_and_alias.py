@@ -284,6 +284,14 @@ COMPILED = {
     "unread draw": (unread_draw, lambda: [f32(3)]),
     "bernoulli_ transposed": (bernoulli_transposed, lambda: [f32(3, 50)]),
     "scatter through strides": (scatter_through_strides, lambda: [f32(4, 4)[1:]]),
+    "sum in the dtype of its out": (
+        lambda x: torch.sum(x * 3, 0, out=torch.empty(4, dtype=torch.int64)),
+        lambda: [f32(4, 4)],
+    ),
+    "products in the dtype of their out": (
+        lambda x: torch.cumprod(x * 3, 0, out=torch.empty(4, 4, dtype=torch.int32)),
+        lambda: [f32(4, 4)],
+    ),
     "window that slides": (lambda x: x[:, :-1].copy_(x[:, 1:]), lambda: [f32(33, 33)]),
     "write beside what is read": (lambda x: x[:, 1::2].mul_(x[:, ::2]), lambda: [f32(4, 32)]),
     "places beside what is read": (lambda x: x[:, :2].index_add_(0, torch.tensor([1]), x[:1, 2:]), lambda: [f32(4, 4)]),

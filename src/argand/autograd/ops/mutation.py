@@ -107,6 +107,10 @@ def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
     read = [value for name, value in bound.items() if elementwise or name not in form.written]
     refuse_overlap(written, _tensors(tracer, read), elementwise=elementwise)
     _check(tracer, func, args, kwargs)
+    out, source = bound.get("out"), bound.get("self")
+    if "dtype" in form.arguments and bound.get("dtype") is None and out is not None and source is not None:
+        if out.dtype is not source.dtype and (out.dtype.is_complex or not source.dtype.is_complex):
+            bound["dtype"] = out.dtype  # it is computed in that, not converted to it
     positional, keywords = _arguments_for(form, bound)
     result = tracer.run(form.func, positional, keywords)
     results = list(result) if isinstance(result, tuple) else [result]
