@@ -47,7 +47,8 @@ def test_gradients(function, dtype):
     torch.testing.assert_close(twice[1], twice[0])
 
 
-ENDS = torch.tensor(list(itertools.product((0.0, -0.0, float("nan"), float("inf"), -2.0, 3e38, 1e-38), repeat=3)))
+NAN = float("nan")
+ENDS = torch.tensor(list(itertools.product((0.0, -0.0, NAN, float("inf"), -2.0, 3e38, 1e-38), repeat=3)))
 
 
 def running(x):
@@ -65,6 +66,17 @@ def test_gradients_of_zeros_beside_infinities(function):
         cotangent = torch.linspace(0.5, 2, want.numel()).view_as(want)
         gradients = [torch.autograd.grad(y, x, cotangent)[0] for y in (want, got)]
         torch.testing.assert_close(gradients[1], gradients[0], equal_nan=True)
+
+
+@pytest.mark.parametrize("x", [(0, 0, NAN, 2), (0, 2j, NAN, 1), (3 + 1j, 2j, 1e38, 1e38), (1 + 2j, 3, 1j, 2)])
+def test_gradients_of_complex_products(x):
+    x = torch.tensor(x, dtype=torch.complex64, requires_grad=True)
+
+    def products(x):
+        return x.prod() + x.view(2, 2).prod(1).sum()
+
+    gradients = [torch.autograd.grad(f(x), x, torch.tensor(1 + 2j))[0] for f in (products, argand.compile(products))]
+    torch.testing.assert_close(gradients[1], gradients[0], equal_nan=True)
 
 
 def test_gradients_of_gradients_in_one_function():

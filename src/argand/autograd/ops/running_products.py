@@ -20,7 +20,9 @@ def stands_for(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torc
     """What a call of `cumprod` or `prod` gives, for autograd above the tracer; None where it is recorded as it is."""
     given = {**dict(zip(("input", "dim", "keepdim"), args)), **kwargs}
     x, dim = given.pop("input", None), given.pop("dim", None)
-    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or not x.dim():
+    if not isinstance(x, torch.Tensor) or not x.dim():
+        return None
+    if not x.is_floating_point() and (target in _RUNNING or not x.is_complex()):
         return None
     if not (torch.is_grad_enabled() and x.requires_grad):
         return None
@@ -54,7 +56,7 @@ class _Product(torch.autograd.Function):
             others = torch.where(zeros > 1, 0.0, others)
         elif not ctx.given[1]:
             grad, result = grad.unsqueeze(ctx.given[0]), result.unsqueeze(ctx.given[0])
-        return torch.where(zeros == 0, grad * (result / x), others), None, None
+        return torch.where(zeros == 0, grad * (result / x).conj(), others), None, None
 
 
 class _RunningProduct(torch.autograd.Function):
