@@ -223,8 +223,8 @@ def cases(chooser: random.Random, a: Tensor, b: Tensor, zero_dim: Tensor) -> Ite
     for name, function in UNARY.items():
         made.append((name, lambda x, y, z, f=function: f(x)))
     for _ in range(10):  # one operation of another's result
-        (first, inner), (_, outer) = chooser.choice(made), chooser.choice(list(UNARY.items()))
-        made.append((f"a function of {first}", lambda x, y, z, f=inner, g=outer: g(f(x, y, z))))
+        (first, inner), (last, outer) = chooser.choice(made), chooser.choice(list(UNARY.items()))
+        made.append((f"{last}, a function of {first}", lambda x, y, z, f=inner, g=outer: g(f(x, y, z))))
         then, of_two = chooser.choice(list(BINARY.items()))
         made.append((f"{then} of {first}", lambda x, y, z, f=inner, g=of_two: g(f(x, y, z), y)))
     for name, program in made:
