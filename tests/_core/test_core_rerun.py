@@ -122,3 +122,51 @@ def test_frames_are_left_to_themselves_by_the_sizes_that_vary() -> None:
     assert classes == [0, 4, 8, 3, 6, 0, 63]
     with pytest.raises(TypeError):
         _C.prefer_original(64, None)
+
+
+@pytest.mark.parametrize("gain", [0, 1300, 1500, None])
+def test_frames_in_parts_that_gain_less_than_they_cost_are_left_to_themselves(gain: int | None) -> None:
+    """Two parts cost 1.4 us; None: one was compared with nothing. Each 64th run asks again."""
+    ran: list[str] = []
+    gains = [gain]
+
+    def own(a: int) -> int:
+        ran.append("own")
+        return a + 1
+
+    def rest(a: int) -> int:
+        raise AssertionError
+
+    texts = {
+        "entry": "def t(a):\n    ran.append('entry')\n    prefer(0, None, 0)\n    return rest(a)",
+        "rest": "def t(a):\n    ran.append('rest')\n    gains[0] is None or prefer(0, None, gains[0])\n    return a + 1",
+    }
+    names: dict[str, Any] = {"ran": ran, "prefer": _C.prefer_original, "gains": gains}
+    functions = {
+        part: types.FunctionType(function.__code__.replace(co_name=part), names, part, None, function.__closure__)
+        for part, function in (("entry", own), ("rest", rest))
+    }
+    names["rest"] = functions["rest"]
+
+    def callback(info: _C.FrameInfo) -> Any:
+        part = info.code.co_name
+        code = compile(texts[part], "<t>", "exec").co_consts[0].replace(co_freevars=info.code.co_freevars)
+        return _C.Entry(code, _C.GuardTree(), None, graph=True, resumed=part == "rest", whole=2)
+
+    def run(count: int) -> list[int]:
+        """Which runs were of the frame's own code."""
+        ran.clear()
+        for _ in range(count):
+            assert _C.run_with_callback(callback, None, functions["entry"], (1,)) == 2
+        calls = [part for part in ran if part != "rest"]
+        assert ran.count("rest") == calls.count("entry")
+        return [number for number, part in enumerate(calls) if part == "own"]
+
+    loses = gain is not None and gain < 1400
+    first = 17  # a run in which both were captured, and sixteen more
+    assert run(first + 70) == ([n for n in range(first, first + 70) if n != first + 63] if loses else [])
+    gains[0] = 5000
+    left = [run(1) for _ in range(130)]
+    assert left[-1] == [] and ([0] in left) is loses
+    gains[0] = 0
+    assert run(100) == []  # something gained in it once

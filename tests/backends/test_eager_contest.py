@@ -469,15 +469,15 @@ INNER = argand.compile(smallest)
 
 @pytest.mark.parametrize("gradients", [False, True])
 def test_frames_that_lose_run_as_if_argand_were_not_there(gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But those that would do something else then: what is asked for compiled code, goes on after a break, is saved,
-    or draws random numbers."""
+    """Also those whose graph breaks, where all parts lose. But those that would do something else then: what is asked
+    for compiled code, is saved, or draws random numbers."""
     monkeypatch.setattr(eager_contest, "_GAINS", 0.0)
     x = torch.randn(4, 4, requires_grad=gradients)
 
-    def breaks(x: torch.Tensor) -> torch.Tensor:
+    def breaks(x: torch.Tensor, then: Callable[..., torch.Tensor] = smallest) -> torch.Tensor:
         y = smallest(x)
         argand.graph_break()
-        return smallest(y[None])
+        return then(y[None])
 
     programs: dict[Callable[..., Any], int] = {
         lambda x: smallest(x): 1,
@@ -485,12 +485,15 @@ def test_frames_that_lose_run_as_if_argand_were_not_there(gradients: bool, monke
         lambda x: smallest(x) * torch.rand(()).ceil(): 0,
         lambda x: smallest(x) + 1 if torch.compiler.is_compiling() else smallest(x): 0,
         lambda x: INNER(x): 0,
-        breaks: 0,
+        breaks: 2,
+        lambda x: breaks(x, lambda y: smallest(y) * torch.rand(()).ceil()): 0,
+        lambda x: breaks(x, lambda y: smallest(y) + 1 if torch.compiler.is_compiling() else y): 0,
+        lambda x: breaks(x, INNER): 0,
     }
     for program, left in programs.items():
         compiled = argand.compile(program)
         want = compiled(x)
-        for _ in range(40):
+        for _ in range(40 if program is not breaks else 60):
             assert torch.equal(compiled(x), want)
         assert own_calls(compiled, "smallest", x) == left
         if left and gradients:

@@ -69,7 +69,8 @@ class Entry:
         resumed: the code goes on where a graph broke. When such an entry without a graph has run 1,000 times in a
             thread and none with a graph in between, it is a loop of plain Python: the code that it stands in for is
             left alone (SKIP) from then on.
-        whole: the frame's own code, with capture off, does the same (`prefer_original`).
+        whole: 1: the frame's own code, with capture off, does the same (`prefer_original`); 2: it does together with
+            what runs before and after it; 0: it may do something else.
 
     Raises:
         TypeError: a wrong type, or code of the wrong shape.
@@ -85,7 +86,7 @@ class Entry:
         globals: dict[str, Any] = ...,
         graph: bool = False,
         resumed: bool = False,
-        whole: bool = False,
+        whole: int = 0,
     ) -> None: ...
     code: Final[CodeType]
     guards: Final[GuardTree | None]
@@ -181,14 +182,18 @@ def size_class() -> int:
     call that was captured.
     """
 
-def prefer_original(size_class: int, unless: Callable[[], object] | None, /) -> bool:
+def prefer_original(size_class: int, unless: Callable[[], object] | None, gain: int = 0, /) -> bool:
     """From its next run on, the entry whose code calls this has the frame's own code run instead, with capture off.
 
     Args:
         size_class: of the calls in which it does (`size_class`).
         unless: a function of C; whenever it gives anything but None the entry's code runs.
+        gain: ns that its graph gains in a call; then the entry's code runs on.
 
-    False, and nothing changes, where the innermost transformed code on the stack is none of an entry that is `whole`.
+    False, and the entry's code runs on, where the innermost transformed code on the stack is none of an entry that is
+    `whole` (1). An entry of which that is 2, and which is not `resumed`, has the frame's own code run, too, once all
+    that ran in it gained less than it costs, in 16 runs in a row; each 64th run is as before, to see whether that has
+    changed.
     """
 
 def new_frame(code: CodeType, globals: dict[str, Any], /) -> FrameType:

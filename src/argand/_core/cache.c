@@ -320,10 +320,13 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"code", "guards", "key", "payload", "label", "globals", "graph", "resumed", "whole", NULL};
     PyObject *code, *guards, *key, *payload = Py_None, *label = NULL, *globals = NULL;
-    int graph = 0, resumed = 0, whole = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OUO!ppp:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
+    int graph = 0, resumed = 0, whole = NOT_ALIKE;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OUO!ppi:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
                                      &label, &PyDict_Type, &globals, &graph, &resumed, &whole)) {
         return NULL;
+    }
+    if (whole < NOT_ALIKE || whole > IN_PART) {
+        return PyErr_Format(PyExc_ValueError, "whole must be 0, 1 or 2, not %d", whole);
     }
     if (guards != Py_None && !Py_IS_TYPE(guards, &GuardTree_Type)) {
         return PyErr_Format(PyExc_TypeError, "guards must be a GuardTree or None, not %.100s", Py_TYPE(guards)->tp_name);

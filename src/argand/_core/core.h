@@ -51,9 +51,14 @@ typedef struct Entry {
     unsigned long long hits;
     bool graph;                 /* the code calls one */
     bool resumed;               /* the code goes on where a graph broke */
-    bool whole;                 /* the frame's own code, with capture off, does the same */
+    enum { NOT_ALIKE, WHOLE, IN_PART } whole; /* the frame's own code, with capture off, does the same; of a part, with others */
     uint64_t outrun;            /* and is faster, in calls of these classes of sizes (bits): it runs instead */
     PyObject *unless;           /* but where this is true; or NULL */
+    uint64_t judged;            /* classes of sizes of which it is known what the graph gains */
+    unsigned gain;              /* ns a call, at most; 0: eager's kernels run it */
+    int idle;                   /* in so many runs in a row nothing in it gained; -1: something does, at times */
+    int idle_class;             /* of sizes, in those runs */
+    unsigned passed;            /* runs of the frame's own code since, if it is in part */
     unsigned rounds;            /* how often it ran in a row without one of another kind in between */
     unsigned long long busy_at; /* entries that had called graphs by then */
     CodeCache *own;     /* of the entry's code, which it holds */
@@ -153,6 +158,15 @@ PyObject *rerun_ask(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 void rerun_done(PyObject *after, bool returned);
 PyObject *rerun_prefer(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 bool cache_idles(CodeCache *cache, Entry *entry);
+/* A run of an entry, during which it is counted what graphs gain. */
+typedef struct {
+    Entry *entry; /* strong; NULL: nothing depends on it */
+    uint64_t gained, parts, judged, unless;
+    int size_class;
+} Trial;
+Trial trial_begin(Entry *entry);
+PyObject *trial_end(Trial trial, PyObject *result);
+void trial_note_gain(void); /* something is done that eager would not do as well */
 /* Whether the frame's own code, with capture off, is to run instead of an entry's. */
 bool rerun_preferred(Entry *entry);
 

@@ -12,6 +12,7 @@ node that it puts on autograd's tape some ten more.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +113,7 @@ def unless_too_small(
         return compiled
     records, asked = has_backward is not None, has_backward or (lambda: False)
     contest = Contest(compiled, lazy_forward(gm), written=written)
-    compare: Compare = lambda args: contest.is_slower(args, asked())  # noqa: E731
+    compare: Compare = lambda args: (contest.is_slower(args, asked()), contest.gain)  # noqa: E731
     return small_graph(compiled, contest.forward, key, compare, records=records, varies="symbols" in gm.meta)
 
 
@@ -125,7 +126,11 @@ class _Times:
 
 
 class Contest:
-    """One compiled graph and the graph itself. Arguments: as `contested`'s."""
+    """One compiled graph and the graph itself. Arguments: as `contested`'s.
+
+    Fields:
+        gain: seconds that a call gained when it was compared last; infinite before.
+    """
 
     def __init__(
         self,
@@ -137,6 +142,7 @@ class Contest:
     ) -> None:
         self.compiled, self.forward, self.choose = compiled, forward, choose
         self.kept, self.written = kept, written
+        self.gain = math.inf
         self.calls: dict[int, int] = {}
         self.next: dict[int, int] = {}
         self.settled: dict[int, Call] = {}
@@ -208,6 +214,7 @@ class Contest:
             times = self._times(args, backward)
             if times is None:
                 return None
+            self.gain = times.eager - times.compiled
             if times.compiled <= times.eager * _GAINS:
                 return ""
             return (

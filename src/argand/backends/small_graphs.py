@@ -4,11 +4,13 @@ The first process that calls such a graph often enough compares, once no compile
 takes eager's kernels: what else the machine does counts, too. It tells later ones by an entry of the disk cache that is
 named after the backward's, or the program's: the key of that says what this depends on, the processor and the number of
 threads too. A graph for many sizes is compared at each power of two of what varies. Where the graph is all that its
-frame does, the frame runs as if argand were not there.
+frame does, the frame runs as if argand were not there; so it is with one whose graph breaks, where all that its parts
+gain is less than what they cost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ from argand.runtime import cache
 from argand.runtime.recipes import with_recipe
 
 Call = Callable[..., Any]
-Compare = Callable[[Sequence[Any]], str | None]
+Compare = Callable[[Sequence[Any]], tuple[str | None, float]]
 
 _COMPARE_AT = 16  # calls
 _LAST = 1024  # calls from one comparison to the next, should nothing be known: twice as many each time
@@ -45,7 +47,8 @@ def small_graph(
 
     Arguments:
         key: gives the key of the backward's entry, or of the program's.
-        compare: what is to be said of a graph that is faster; "" of others, None while that is not known.
+        compare: what is to be said of a graph that is faster; "" of others, None while that is not known. And how many
+            seconds a call of the compiled one gains.
         records: the graph records gradients.
         varies: it is for many sizes.
         stored: an earlier process has told of the graph, perhaps also which is faster.
@@ -127,7 +130,7 @@ class _Undecided:
         if told is None and threads.working():
             self.left[sizes] = _COMPARE_AT
             return
-        slower = self.compare(args) if told is None else ""
+        slower, gain = self.compare(args) if told is None else ("", math.inf)
         between = self.between.get(sizes, _COMPARE_AT)
         if slower is None and between < _LAST:
             self.left[sizes] = self.between[sizes] = 2 * between
@@ -138,8 +141,8 @@ class _Undecided:
             return
         eager = bool(slower) or told == _EAGER
         self.settled[sizes] = settled(self.graph) if eager else self.compiled
-        if eager:
-            _C.prefer_original(_C.size_class(), self.followed)
+        if eager or (slower is not None and gain < math.inf):
+            _C.prefer_original(_C.size_class(), self.followed, 0 if eager else max(1, int(gain * 1e9)))
         if slower:
             events.emit("fallback", "backend", slower, reason=slower, scope="graph")
         if self.is_described and told is None and slower is not None:

@@ -61,14 +61,15 @@ def stored_small(
         varies: it is for many sizes.
     """
 
-    def compare(args: Sequence[Any]) -> str | None:
+    def compare(args: Sequence[Any]) -> tuple[str | None, float]:
         from argand.backends.eager_contest import Contest  # most processes compare nothing
 
         try:
             has_backward = records and bool(backward_entries.read(key)["parts"])
         except CacheError:
-            return None
-        return Contest(compiled, graph).is_slower(args, has_backward)
+            return None, 0.0
+        contest = Contest(compiled, graph)
+        return contest.is_slower(args, has_backward), contest.gain
 
     return small_graph(compiled, graph, lambda: key, compare, records=records, varies=varies, stored=True)
 

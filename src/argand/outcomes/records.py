@@ -36,7 +36,7 @@ class Captured:
         history: what sizes and numbers the capture saw, for captures after it.
         special, aliases: of `references.Describer`.
         of_rank: other ranks of a job cannot load it.
-        whole: the frame's own code does the same (`_C.Entry`).
+        whole: whether the frame's own code does the same (`_C.Entry`).
     """
 
     code: CodeType | None
@@ -50,7 +50,7 @@ class Captured:
     special: Mapping[type, Callable[[Any], Parts]] = field(default_factory=dict)
     aliases: Mapping[int, object] = field(default_factory=dict)
     of_rank: bool = False
-    whole: bool = False
+    whole: int = 0
 
 
 @dataclass(frozen=True, slots=True)

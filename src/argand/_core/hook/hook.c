@@ -469,7 +469,8 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
         if (LIKELY(status > 0)) {
             bool idles = cache_idles(cache, entry), slower = rerun_preferred(entry);
             if (LIKELY(!idles && !slower)) {
-                return run_entry(tstate, frame, entry, view.nargs, inputs);
+                Trial trial = trial_begin(entry);
+                return trial_end(trial, run_entry(tstate, frame, entry, view.nargs, inputs));
             }
             Py_DECREF(entry);
             Py_XDECREF(inputs);

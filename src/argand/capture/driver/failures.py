@@ -180,7 +180,7 @@ def of_such_arguments(info: _C.FrameInfo, region: Region) -> _C.Entry:
     for index, arg in enumerate(info.args):
         if type(arg) is not tuple:  # those behind the others, whose classes may not say
             guards.check(guards.child(0, "local", index), "type", type(arg))
-    return _C.Entry(code_running_eagerly(info.code), guards, region)
+    return _C.Entry(code_running_eagerly(info.code), guards, region, whole=2)
 
 
 def runs_once(info: _C.FrameInfo, region: Region, known: Known) -> _C.Entry | None:

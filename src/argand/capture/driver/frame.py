@@ -472,7 +472,7 @@ class _Capture:
         self.performed = None if prefix else state
         installed_names.install(transformed.globals, transformed.code, info.globals)
         self._note_resumes(transformed.resumes, exit)
-        whole = exit.kind == "return" and not (resumed or state.told_compiling or state.nested_regions)
+        whole = min(state.alike, 1) if exit.kind == "return" and not resumed else state.alike
         told = self.reason is None or self.known.is_told(self.reason, exit.instruction)
         reason = None if told else self.reason
         announce.version(info.code, state, transformed, reason)
@@ -562,8 +562,8 @@ class _Capture:
         guards = state.guards.build((), None if keeper is None else keeper.log)
         code = transformed_code(self.info.code, decode(self.info.code))
         if keeper is not None and not _classes_changed(state):
-            keeper.keep_python(code)
-        return _C.Entry(code, guards, self.region, None)
+            keeper.keep_python(code, state.alike)
+        return _C.Entry(code, guards, self.region, whole=state.alike)
 
     def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> object:
         with events.span("backend", "capture", backend=self.region.backend_name), without_default_device():

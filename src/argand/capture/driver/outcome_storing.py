@@ -44,24 +44,25 @@ class Keeper:
         self.log = Log()
 
     def keep(
-        self, transformed: Transformed, known: failures.Known, reason: errors.BreakReason | None, whole: bool
+        self, transformed: Transformed, known: failures.Known, reason: errors.BreakReason | None, whole: int
     ) -> None:
         """Store what was made, if another process can use it.
 
         Arguments:
             reason: why the graph breaks, if it does.
-            whole: the frame's own code does the same (`_C.Entry`).
+            whole: whether the frame's own code does the same (`_C.Entry`).
         """
         history = _plain_history(known, self.region)
         self._keep(transformed.code, reason, transformed.globals, transformed.graph is not None, history, whole=whole)
 
-    def keep_python(self, code: CodeType) -> None:
+    def keep_python(self, code: CodeType, whole: int) -> None:
         """Store that nothing of torch's ran.
 
         Arguments:
             code: the frame's own.
+            whole: as `keep`'s.
         """
-        self._keep(code)
+        self._keep(code, whole=whole)
 
     def keep_eager(self, reason: errors.BreakReason | None = None, once: bool = False) -> None:
         """Store that the frame is never captured.
@@ -84,7 +85,7 @@ class Keeper:
         graph: bool = False,
         history: Mapping[str, object] = MappingProxyType({}),
         once: bool = False,
-        whole: bool = False,
+        whole: int = 0,
     ) -> None:
         if reason is not None and reason.kind in _OF_THE_MACHINE:
             return store.STORE.leave_out(self.info, reason.kind)

@@ -331,6 +331,12 @@ class CaptureState(Protocol):
     """Why a torch function that native code called last did not run: that code may say something else of it."""
     nested_regions: bool
     """Whether functions were called that are compiled by themselves where nobody compiles their caller."""
+
+    @property
+    def alike(self) -> int:
+        """`whole` of a `_C.Entry` of a frame in parts: whether its own code, with capture off, does the same."""
+        ...
+
     open_modes: list[tuple[int, Any, object]]
     autocast: tuple[object, ...]
     arrays: Any

@@ -129,6 +129,10 @@ class CaptureState:
         self.open_modes: list[tuple[int, Any, object]] = []
         self.overriding = torch._C._is_torch_function_enabled()
 
+    @property
+    def alike(self) -> int:
+        return 0 if self.told_compiling or self.nested_regions else 2
+
     # ---------------------------------------------------------------- positions
 
     def position(self) -> tuple[types.CodeType, int]:
