@@ -465,6 +465,8 @@ def smallest(x: torch.Tensor) -> torch.Tensor:
 
 
 INNER = argand.compile(smallest)
+HOOKED = torch.nn.Identity()
+HOOKED.register_forward_hook(lambda module, given, result: smallest(result))
 
 
 @pytest.mark.parametrize("gradients", [False, True])
@@ -482,6 +484,7 @@ def test_frames_that_lose_run_as_if_argand_were_not_there(gradients: bool, monke
     programs: dict[Callable[..., Any], int] = {
         lambda x: smallest(x): 1,
         lambda x: smallest(x).sin() * 2: 1,
+        lambda x: HOOKED(x): 1,
         lambda x: smallest(x) * torch.rand(()).ceil(): 0,
         lambda x: smallest(x) + 1 if torch.compiler.is_compiling() else smallest(x): 0,
         lambda x: INNER(x): 0,

@@ -191,13 +191,18 @@ def _call_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     return like_calls.call(state, module, args[1:], kwargs, run)
 
 
+def is_call(code: CodeType) -> bool:
+    """Whether it is torch's own of calling a module with hooks, which does the same while compiling but for those below."""
+    return code is torch.nn.Module._call_impl.__code__
+
+
 def runs_hooks_after_an_error(interp: Interpreter) -> bool:
     """Whether the code at hand is torch's, calling a module that has hooks to be called also when its forward raises.
 
     While compiling, torch leaves those out.
     """
     frame = interp.frames[-1]
-    if frame.code is not torch.nn.Module._call_impl.__code__:
+    if not is_call(frame.code):
         return False
     module = frame.locals_by_name()["self"]
     if type(module) is CellType:
