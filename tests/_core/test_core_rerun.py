@@ -120,8 +120,9 @@ def test_frames_are_left_to_themselves_by_the_sizes_that_vary() -> None:
     results = [_C.run_with_callback(callback, None, function, call) for call in calls]
     assert results == [9, 9, 15, 4, -1, 5, -1, 0, 2**62]
     assert classes == [0, 4, 8, 3, 6, 0, 63]
-    with pytest.raises(TypeError):
-        _C.prefer_original(64, None)
+    for wrong in (64, -2):
+        with pytest.raises(TypeError):
+            _C.prefer_original(wrong, None)
 
 
 @pytest.mark.parametrize("gain", [0, 1300, 1500, None])

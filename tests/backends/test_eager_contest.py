@@ -505,6 +505,18 @@ def test_frames_that_lose_run_as_if_argand_were_not_there(gradients: bool, monke
         assert torch.equal(compiled(torch.cat([x, x]))[:1], program(torch.cat([x, x]))[:1]) or left == 0
 
 
+def test_numbers_that_vary_beside_a_graph_of_one_size_are_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager_contest, "_GAINS", 0.0)
+
+    def program(x: torch.Tensor, number: int) -> tuple[torch.Tensor, int]:
+        return smallest(x), number + 1
+
+    compiled, x = argand.compile(program), torch.randn(4, 4)
+    for number in range(50):
+        compiled(x, number)
+    assert own_calls(compiled, "smallest", x, 5000) == 1
+
+
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.mm(x, weight) if x.shape[0] > 10 else torch.mm(weight, x.t())
 

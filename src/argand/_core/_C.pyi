@@ -186,7 +186,7 @@ def prefer_original(size_class: int, unless: Callable[[], object] | None, gain: 
     """From its next run on, the entry whose code calls this has the frame's own code run instead, with capture off.
 
     Args:
-        size_class: of the calls in which it does (`size_class`).
+        size_class: of the calls in which it does (`size_class`); -1: in all.
         unless: a function of C; whenever it gives anything but None the entry's code runs.
         gain: ns that its graph gains in a call; then the entry's code runs on.
 

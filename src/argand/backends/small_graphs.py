@@ -142,7 +142,8 @@ class _Undecided:
         eager = bool(slower) or told == _EAGER
         self.settled[sizes] = settled(self.graph) if eager else self.compiled
         if eager or (slower is not None and gain < math.inf):
-            _C.prefer_original(_C.size_class(), self.followed, 0 if eager else max(1, int(gain * 1e9)))
+            classes = -1 if self.size_class is _only_one else sizes  # other numbers of the frame may vary
+            _C.prefer_original(classes, self.followed, 0 if eager else max(1, int(gain * 1e9)))
         if slower:
             events.emit("fallback", "backend", slower, reason=slower, scope="graph")
         if self.is_described and told is None and slower is not None:

@@ -113,14 +113,15 @@ rerun_done(PyObject *after, bool returned)
 PyObject *
 rerun_prefer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    long size_class = nargs == 2 || nargs == 3 ? PyLong_AsLong(args[0]) : -1;
+    long size_class = nargs == 2 || nargs == 3 ? PyLong_AsLong(args[0]) : -2;
     long gain = nargs == 3 ? PyLong_AsLong(args[2]) : 0;
-    if (size_class < 0 || size_class >= NUM_SIZE_CLASSES || gain < 0) {
+    if (PyErr_Occurred() || size_class < -1 || size_class >= NUM_SIZE_CLASSES || gain < 0) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "prefer_original takes a class of sizes, a function or None, and nanoseconds");
         }
         return NULL;
     }
+    uint64_t classes = size_class < 0 ? UINT64_MAX : (uint64_t)1 << size_class;
     Entry *entry = NULL;
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
     while (frame != NULL && entry == NULL) {
@@ -135,13 +136,13 @@ rerun_prefer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     Py_XDECREF(frame);
     if (entry != NULL) {
         Py_XSETREF(entry->unless, args[1] == Py_None ? NULL : Py_NewRef(args[1]));
-        entry->judged |= (uint64_t)1 << size_class;
+        entry->judged |= classes;
         entry->gain = (unsigned)Py_MAX(entry->gain, Py_MIN(gain, MUCH));
     }
     if (entry == NULL || entry->whole != WHOLE || gain > 0) {
         Py_RETURN_FALSE;
     }
-    entry->outrun |= (uint64_t)1 << size_class;
+    entry->outrun |= classes;
     Py_RETURN_TRUE;
 }
 

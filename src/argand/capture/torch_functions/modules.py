@@ -192,7 +192,7 @@ def _call_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 
 
 def is_call(code: CodeType) -> bool:
-    """Whether it is torch's own of calling a module with hooks, which does the same while compiling but for those below."""
+    """Whether it is torch's own of calling a module with hooks: the same while compiling, but for those below."""
     return code is torch.nn.Module._call_impl.__code__
 
 
