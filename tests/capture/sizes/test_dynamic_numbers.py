@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 
+import numpy
 import pytest
 import torch
 
@@ -117,6 +118,10 @@ def test_an_int_that_indexes_python_is_a_constant():
 
 def test_range_of_an_int_is_a_constant():
     run(lambda x, n: sum(x * i for i in range(n)), [(X, n) for n in (2, 3, 4)], 3)
+
+
+def test_an_array_of_an_int_is_a_constant():
+    run(lambda x, n: x + torch.tensor(numpy.array([n, [n, 1][0]])).sum(), [(X, 5), (X, 6), (X, 5)], 2)
 
 
 def test_zero_and_one_are_constants():

@@ -13,6 +13,7 @@ from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import Cost
 from argand.capture.record import constants, numpy_calls
 from argand.capture.sizes import symbolic_ops
@@ -42,12 +43,12 @@ def is_array(obj: object) -> bool:
 
 
 def is_value(interp: Interpreter, obj: object, depth: int = 0) -> bool:
-    """A constant, or an array made by the captured code, or a container of such."""
+    """A constant, a number that becomes one, an array made by the captured code, or a container of such."""
     if is_array(obj) or module_of(type(obj)) == "numpy":
         return not interp.is_outer(obj)
     if type(obj) in (list, tuple) and depth < 10:
         return all(is_value(interp, item, depth + 1) for item in interp.shadow(obj))
-    return interp.is_constant(obj)
+    return type(obj) in SYMBOLIC or interp.is_constant(obj)
 
 
 def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: Kwargs) -> object:
