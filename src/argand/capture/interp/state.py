@@ -206,26 +206,7 @@ class CaptureState:
         if classify.is_bound_builtin(value):
             return self._load_bound(source, value)
         if handling == "equals":
-            if type(value) in (int, float) and self.policy is not None and not constant_root and value == value:
-                if self.policy.number(source, value):
-                    number = symbolic_policy.number_input(self, source, value)
-                    if number is not value:
-                        return number
-            elif module_of(type(value)) == "numpy" and not constant_root:
-                scalar = symbolic_scalars.load(self, source, value)
-                if scalar is not NotImplemented:
-                    return scalar
-            elif type(value) is torch.Size and not constant_root:
-                size = symbolic_policy.size_input(self, source, value)
-                if size is not NotImplemented:
-                    return size
-            same = value == value  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
-            if not same:
-                self._register(source, value, keep_first=True)
-            if not constant_root:
-                self.guard(source, "equals" if same else "id", value)
-                identity.note_value(self, source, value)
-            return value
+            return self._load_value(source, value, constant_root)
         if handling == "identity":
             if not constant_root:
                 self._guard_identity(source, value)
@@ -246,6 +227,28 @@ class CaptureState:
         if type(value) is types.MethodType:
             self.load_source(MethodFuncSource(source), value.__func__)
             self.load_source(MethodSelfSource(source), value.__self__)
+        return value
+
+    def _load_value(self, source: Source, value: object, constant_root: bool) -> object:
+        """What is guarded by its value, unless that varies."""
+        varying: object = NotImplemented
+        if constant_root:
+            pass
+        elif type(value) in (int, float):
+            if self.policy is not None and value == value and self.policy.number(source, value):
+                varying = symbolic_policy.number_input(self, source, value)
+        elif isinstance(value, torch.Size):
+            varying = symbolic_policy.size_input(self, source, value)
+        elif module_of(type(value)) == "numpy":
+            varying = symbolic_scalars.load(self, source, value)
+        if varying is not NotImplemented and varying is not value:
+            return varying
+        same = value == value  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
+        if not same:
+            self._register(source, value, keep_first=True)
+        if not constant_root:
+            self.guard(source, "equals" if same else "id", value)
+            identity.note_value(self, source, value)
         return value
 
     def call_numpy(self, fn: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
