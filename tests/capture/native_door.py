@@ -80,7 +80,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "shadows.py make: i in replaced",
         "shadows.py _same: repr(other)",
         "shadows.py _same: repr(one)",
-        "state.py _load: value == value",
+        "state.py _load_value: value == value",
         "symbolic_ops.py plain: tuple(value)",
         "symbolic_ops.py plain: value.number()",
         "symbolic_ops.py run: map(is_number, items)",

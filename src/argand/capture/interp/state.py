@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import types
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -237,8 +237,8 @@ class CaptureState:
         elif type(value) in (int, float):
             if self.policy is not None and value == value and self.policy.number(source, value):
                 varying = symbolic_policy.number_input(self, source, value)
-        elif isinstance(value, torch.Size):
-            varying = symbolic_policy.size_input(self, source, value)
+        elif type(value) is torch.Size:
+            varying = symbolic_policy.size_input(self, source, cast("torch.Size", value))
         elif module_of(type(value)) == "numpy":
             varying = symbolic_scalars.load(self, source, value)
         if varying is not NotImplemented and varying is not value:
