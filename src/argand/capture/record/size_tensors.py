@@ -121,9 +121,11 @@ def _takes(func: Function, args: Args, kwargs: Kwargs, known: dict[int, torch.Te
     """Whether a function takes tensors where numbers or lists could stand: it raises for some, and not for what they
     hold (`scatter` takes a number for its source)."""
 
-    def real(value: Any) -> object:
-        if type(value) in (list, tuple):
-            return type(value)([real(item) for item in value])
+    def real(value: object) -> object:
+        if type(value) is list:
+            return [real(item) for item in value]
+        if type(value) is tuple:
+            return tuple([real(item) for item in value])
         return known.get(id(value), value.detach().clone()) if is_a(value, torch.Tensor) else value
 
     with torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=()), torch.no_grad():
