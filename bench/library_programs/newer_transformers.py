@@ -27,6 +27,19 @@ def t5() -> Any:
     )
 
 
+def switch() -> Any:
+    """Leaves out a mask that it needs where it is told that it is compiled."""
+    from transformers import SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
+
+    return SwitchTransformersForConditionalGeneration(
+        SwitchTransformersConfig(
+            vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=2, num_sparse_encoder_layers=1,
+            num_sparse_decoder_layers=1, num_heads=4, num_experts=4, expert_capacity=8, dropout_rate=0.0,
+            router_jitter_noise=0.0, decoder_start_token_id=0, pad_token_id=0,
+        )
+    )  # fmt: skip
+
+
 def modern_bert() -> Any:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
@@ -186,6 +199,7 @@ def qwen3() -> Any:
 
 PROGRAMS = {
     "transformers T5 training": Program("transformers", training(t5, _text), fast=False),
+    "transformers Switch training": Program("transformers", training(switch, _text), fast=False),
     "transformers ModernBERT training": Program("transformers", training(modern_bert, _padded), fast=False),
     "transformers Mixtral training": Program("transformers", training(mixtral, _text), fast=False),
     "transformers Jamba training": Program("transformers", training(jamba, _text), fast=False),

@@ -244,7 +244,22 @@ def swin_unetr(compile: Compile) -> Step:
     return training_step(lambda: call(x).square().mean(), torch.optim.SGD(model.parameters(), 0.001))
 
 
+def quantized_beside_whole(compile: Compile) -> Step:
+    """A container with quantized modules, in whose loop the graph breaks, beside one that is one graph."""
+    import itertools
+
+    import torch
+
+    quantized = torch.ao.quantization.quantize_dynamic(
+        torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 16)), {torch.nn.Linear}
+    )
+    whole = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))
+    first, second, sizes = compile(quantized), compile(whole), itertools.cycle([4, 5, 6])
+    return inference_step(lambda: second(first(torch.randn(next(sizes), 16))))
+
+
 PROGRAMS = {
+    "torch.ao quantized beside whole": Program("torch", quantized_beside_whole, steps=4),
     "transformers Moonshine training": Program("transformers", training(moonshine, speech)),
     "transformers Speech2Text training": Program("transformers", training(speech_to_text, features)),
     "transformers Mimi codec": Program("transformers", answered(mimi, sound)),

@@ -54,6 +54,17 @@ def retina(torchvision: Any) -> Any:
     )
 
 
+def two_stage_detector(torchvision: Any) -> Any:
+    """Faster R-CNN, which asks for the logarithm of a quotient of sizes as a number."""
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+
+    return torchvision.models.detection.FasterRCNN(
+        plain_backbone(torchvision), 3, min_size=48, max_size=64, box_batch_size_per_image=8,
+        rpn_anchor_generator=AnchorGenerator(((16, 32),), ((0.5, 1.0),)), rpn_batch_size_per_image=16,
+        box_roi_pool=torchvision.ops.MultiScaleRoIAlign(["0"], 3, 2), rpn_post_nms_top_n_train=20,
+    )  # fmt: skip
+
+
 def fully_convolutional_detector(torchvision: Any) -> Any:
     from torchvision.models.detection.anchor_utils import AnchorGenerator
 
@@ -413,6 +424,7 @@ def medical_metrics(compile: Compile) -> Step:
 
 PROGRAMS: dict[str, Program] = {
     "torchvision RetinaNet training": Program("torchvision", detection_training(retina)),
+    "torchvision Faster R-CNN training": Program("torchvision", detection_training(two_stage_detector), fast=False),
     "torchvision FCOS training": Program("torchvision", detection_training(fully_convolutional_detector)),
     "torchvision transforms": Program("torchvision", augmented, steps=5),
     "torchvision mixed batches": Program("torchvision", mixed_batches, steps=5),
