@@ -50,6 +50,22 @@ def test_sizes_as_a_tensor() -> None:
         assert sizes.dtype == torch.int64 and sizes.tolist() == list(shape)
 
 
+def test_sparse_tensors_of_sizes_that_vary() -> None:
+    """That they have no storage was taken for an error of the program, which may handle it."""
+
+    def program(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(2 * len(values)).view(2, -1) % 3
+        try:
+            return torch.sparse.mm(torch.sparse_coo_tensor(places, values, (3, 3)), weight)
+        except NotImplementedError:
+            return weight
+
+    compiled, weight = argand.compile(program, backend="eager"), torch.randn(3, 2)
+    for count in (4, 5, 6):
+        values = torch.randn(count)
+        torch.testing.assert_close(compiled(values, weight), program(values, weight))
+
+
 def test_what_a_function_keeps_for_its_backward_behind_a_graph_break() -> None:
     class Scaled(torch.autograd.Function):
         @staticmethod

@@ -263,6 +263,13 @@ class ProbedCall:
         arguments = self.arguments_at(0)
         result = self.run(*arguments)
         self._refuse_overflow(result)
+        with torch._C.DisableTorchFunction():
+            if any(each.layout is not torch.strided for each in tensors_of(result)):
+                raise errors.graph_break(
+                    kind="result of unknown size",
+                    context=getattr(self.func, "__name__", ""),
+                    explanation="it makes a sparse tensor of tensors whose sizes vary.",
+                )
         self.memory = memory_of(result, arguments)
         siblings = []
         alike = True
