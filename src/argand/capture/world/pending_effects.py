@@ -222,15 +222,16 @@ def _calls_the_program(reference: weakref.ref[object]) -> bool:
 
 _HANDLES = OPMAP["PUSH_EXC_INFO"]
 _LOOKED_AT = 32  # objects
-ITERATORS = frozenset(map(id, (
+_KINDS: tuple[type, ...] = (
     zip, map, filter, enumerate, reversed, types.GeneratorType,
     *(cls for cls in vars(itertools).values() if type(cls) is type),
     *map(type, (iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(set()))),
     *map(type, (reversed([]), reversed({}), reversed({}.values()), reversed({}.items()))),
-)))  # fmt: skip
-"""Kinds that hold what they iterate over, by id: the hash of a class is what its metaclass makes of it."""
-HOLDERS = ITERATORS.union(map(id, (list, tuple, dict, set, frozenset)))
-"""Kinds that may be the last that holds an object."""
+)  # fmt: skip
+ITERATORS = frozenset(map(id, _KINDS))
+"""Kinds that hold what they iterate over, by id: a class of the program's may say itself what its hash is."""
+HOLDERS = ITERATORS | {*map(id, (list, tuple, dict, set, frozenset))}
+"""Kinds that may be the last that holds an object, by id."""
 
 
 def may_end_visibly(obj: object) -> bool:
