@@ -69,7 +69,7 @@ class Entry:
         resumed: the code goes on where a graph broke. When such an entry without a graph has run 1,000 times in a
             thread and none with a graph in between, it is a loop of plain Python: the code that it stands in for is
             left alone (SKIP) from then on.
-        whole: 1: the frame's own code, with capture off, does the same (`prefer_original`); 2: with others; 0: it may not.
+        whole: 1: the frame's own code, with capture off, does the same (`prefer_original`); 2: with others; 0: not.
 
     Raises:
         TypeError: a wrong type, or code of the wrong shape.
@@ -190,7 +190,7 @@ def prefer_original(size_class: int, unless: Callable[[], object] | None, gain: 
         gain: ns that its graph gains in a call; then the entry's code runs on.
 
     False, and the entry's code runs on, where the innermost transformed code on the stack is none of an entry that is
-    `whole` (1). Where that is 2, and it is not `resumed`, the frame's own code runs, too, once all that ran in it gained
+    `whole` (1). Where that is 2, and it is not `resumed`, the frame's own code runs, too, once all that ran in it won
     less than it costs in 16 runs in a row; each 64th run is as before, to ask again.
     """
 

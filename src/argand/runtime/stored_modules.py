@@ -18,11 +18,13 @@ from argand.interruptions import let_pass
 from argand.runtime import cache
 from argand.runtime.environment import gpu
 from argand.runtime.host import HostCall, load_module
+from argand.runtime.kernels.calm import is_quiet
 from argand.runtime.recipes import recipe_of, with_recipe
 
 
 def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
-    """The callable that is stored under a key, and the number of its model; None when there is none that works.
+    """The callable that is stored under a key, and the number of its model; None when there is none that works, or one
+    whose ways were to be timed and could not, which now they can.
 
     Arguments:
         kind: "forward", "backward" or "inference".
@@ -37,6 +39,9 @@ def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
     name = f"model__{model}_{kind}_{number}"
     try:
         stored = json.loads(data)
+        if stored["guessed"] and is_quiet():
+            events.emit("cache", "backend", f"{key}: what was not known is timed now", outcome="stale", key=key)
+            return None
         code, told = marshal.loads(base64.b64decode(stored["code"])), stored["events"]
         _check_gpus(stored["gpus"])
         constants = {name: literals.unpacked(*held) for name, held in stored["constants"].items()}

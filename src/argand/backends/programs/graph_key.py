@@ -11,7 +11,6 @@ from torch import fx
 from argand.backends.targets import devices_in, target_of
 from argand.graph import compat
 from argand.graph.nodes import literals
-from argand.graph.nodes.meta import is_guess
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.collectives import NAMESPACES
 from argand.graph.sizes.expr import Expr
@@ -87,8 +86,7 @@ _PLAIN = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.layout, t
 
 
 def undescribed(program: AtenProgram) -> str:
-    """What `graph_key` tells of in words that only this process understands, or what only this one would compute so; ""
-    when another process would too."""
+    """What `graph_key` tells of in words that only this process understands; "" when another process would too."""
     for target in compat.targets_of(program.graph):
         if target is not operator.getitem:
             if not isinstance(target, torch._ops.OpOverload) or target.namespace not in OWN_OPERATIONS:
@@ -97,8 +95,6 @@ def undescribed(program: AtenProgram) -> str:
     for node in program.graph.nodes:
         if node in left_out:
             continue
-        if is_guess(node):
-            return f"others had the processors when ways to compute {node.target} were timed"
         given = node.args if not node.kwargs else (*node.args, *node.kwargs.values())
         if _DESCRIBED.issuperset(map(type, given)):
             continue

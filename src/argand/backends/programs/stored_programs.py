@@ -29,6 +29,7 @@ from argand.backends.targets import devices_in
 from argand.config import config
 from argand.errors import ToolchainError
 from argand.graph.nodes import literals
+from argand.graph.nodes.meta import is_guess
 from argand.graph.nodes.program import AtenProgram
 from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, stored_modules
@@ -52,10 +53,12 @@ class Entry:
     Arguments:
         key: of the disk cache; "" where nothing is loaded or stored.
         gpus: those that the program is for, by name.
+        guessed: others had the processors while ways to compute it were timed.
     """
 
     key: str
     gpus: dict[str, str] = field(default_factory=dict)
+    guessed: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
     kept: bool = False
 
@@ -94,6 +97,7 @@ class Entry:
                 code = base64.b64encode(marshal.dumps(code_of(text))).decode()  # a later process need not compile it
                 content = {
                     "text": text, "code": code, "events": self.events, "gpus": self.gpus, "constants": held,
+                    "guessed": self.guessed,
                 }  # fmt: skip
                 cache.keep(self.key, json.dumps(content).encode(), cache.PROGRAM)
                 self.kept = True
@@ -119,7 +123,8 @@ def entry_for(program: AtenProgram, key: str | None) -> Entry:
     except ToolchainError:  # what is compiled then says so
         return Entry("")
     gpus = {str(device): gpu(device) for device in devices if device.type == "cuda"}
-    return Entry(hashlib.sha256(text.encode()).hexdigest()[:40], gpus)
+    guessed = any(map(is_guess, program.graph.nodes))
+    return Entry(hashlib.sha256(text.encode()).hexdigest()[:40], gpus, guessed)
 
 
 def _reason_against(program: AtenProgram, key: str | None) -> str:

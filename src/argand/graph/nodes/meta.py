@@ -25,7 +25,7 @@ _GUESS = "argand_guess"
 
 
 def mark_guess(node: fx.Node) -> None:
-    """Note that how a node is computed was to be timed, and could not: another process may find out."""
+    """Note that how a node is computed was to be timed, and could not: a later process does, once all is quiet."""
     node.meta[_GUESS] = True
 
 

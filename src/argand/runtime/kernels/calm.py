@@ -8,6 +8,7 @@ believed only once two calls took about as long.
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Sequence
 
@@ -35,6 +36,14 @@ class Watch:
 def taken_away() -> int:
     """How often a thread of this process, which could have gone on, lost its processor to another."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def is_quiet() -> bool:
+    """Whether most of the processors have had nothing to do for about a minute."""
+    try:
+        return os.getloadavg()[0] < 0.5 * (os.cpu_count() or 1)
+    except OSError:
+        return False
 
 
 def is_known(times: Sequence[float]) -> bool:
