@@ -31,7 +31,6 @@ from argand.quick_dataclasses import dataclass
 
 _LIMIT = 1 << 62
 _ORDERS = ("le", "ge")
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # whose sizes are read without asking the program
 _RANGES = {"float": (None, None), -1: (None, -1), 0: (0, None)}
 """Of a float, or of an integer: negative or not."""
 _MISSING = object()
@@ -236,8 +235,7 @@ def size_input(state: CaptureState, source: Source, value: torch.Size) -> object
 
 
 def _chosen(function: Callable[..., Number], parts: tuple[tuple[str, Number], ...], value: object) -> Number:
-    sizes = value.shape if isinstance(value, torch.Tensor) else ()
-    return function(*[sizes[int(key)] if what == "size" else value if what == "_" else key for what, key in parts])
+    return function(*[value if what == "_" else key for what, key in parts])
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -245,18 +243,16 @@ def _chooser(name: str, parts: tuple[tuple[str, Number], ...]) -> Callable[[obje
     """`min` or `max` of numbers and what is found somewhere; the same object each time: sources compare by it.
 
     Arguments:
-        parts: ("size", dim) of a tensor, ("_", 0) for the number that is found, or (text, constant).
+        parts: ("_", 0) for the number that is found, or (text, constant).
     """
     chooser = functools.partial(_chosen, min if name == "min" else max, parts)
-    texts = [f"size({part})" if what == "size" else what for what, part in parts]
-    chooser.__name__ = f"{name}({', '.join(texts)})"  # type: ignore[attr-defined]
+    chooser.__name__ = f"{name}({', '.join(what for what, _ in parts)})"  # type: ignore[attr-defined]
     return chooser
 
 
 def limited(state: CaptureState, name: str, left: object, right: object) -> object:
-    """`min` or `max` of a number or size found outside and a constant, or of two sizes of a tensor: a number that is
-    found there by itself, so that no guard says which of the two it is. NotImplemented for others, and where it is
-    known which."""
+    """`min` or `max` of a number found outside and a constant: a number that is found there by itself, so that no
+    guard says which of the two it is. NotImplemented for others, and where it is known which."""
     one, other = _part(state, left), _part(state, right)
     if one is None or other is None or type(one.hint) is not type(other.hint) or state.policy is None:
         return NotImplemented
@@ -277,7 +273,7 @@ class _Part:
     """An operand of `min` or `max`.
 
     Arguments:
-        source: where the number, or the tensor that has the size, is found; None for a constant.
+        source: where the number is found; None for a constant.
         what, key: as `_chooser` has them.
         expr, hint: the operand.
     """
@@ -292,12 +288,9 @@ class _Part:
 def _part(state: CaptureState, value: object) -> _Part | None:
     if type(value) is SymbolicInt or type(value) is SymbolicFloat:
         place = dynamics_of(state).places.get(value.expr) if isinstance(value.expr, Sym) else None
-        if place is None or place.what == "stride":
+        if place is None or place.what not in ("int", "float"):
             return None
-        if place.what != "size":
-            return _Part(place.source, "_", 0, value.expr, value.hint)
-        real = next((info.real for info in state.graph.inputs if info.source == place.source), None)
-        return _Part(place.source, "size", place.dim, value.expr, value.hint) if type(real) in _PLAIN else None
+        return _Part(place.source, "_", 0, value.expr, value.hint)
     if (type(value) is int or type(value) is float) and -_LIMIT < value < _LIMIT:
         return _Part(None, repr(value), value, value, value)
     return None
