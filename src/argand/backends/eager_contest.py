@@ -49,6 +49,7 @@ _MORE_ROUNDS, _SHORT = 25, 0.02  # as many, while all take no longer than so man
 _ENOUGH = 1.0  # seconds that all rounds may take, from the second on
 _LONGER = 0.1  # as many, from which there are no more rounds only because others had the processors in some
 _LAST = 4096  # calls, among which the last ones are compared, should nothing be known of those before
+_APART = 250  # calls between two comparisons: each takes as long as ten or more of them
 _CLEARLY = 1.15  # of eager's time, from which a graph is said to be slower
 _SLOWER = 1.03  # from which it is run by eager's kernels
 _GAINS = 0.97  # of eager's time, which a small graph may take: where memory is cold, compiled code costs more
@@ -192,7 +193,7 @@ class Contest:
             times = self._times(args)
             if times is None:
                 if self.calls[sizes] < _LAST:
-                    self.next[sizes] = 2 * max(self.calls[sizes], _TELL_AT)
+                    self.next[sizes] = self.calls[sizes] + max(self.calls[sizes], _APART)
                     self.settled.pop(sizes, None)
             elif times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
                 self._lost(times, args, sizes)
