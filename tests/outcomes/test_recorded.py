@@ -236,7 +236,7 @@ def test_the_current_gpu_is_part_of_the_key(gpus: list[str], monkeypatch: pytest
 def test_programs_are_for_the_gpu_of_the_same_name_and_kind(gpus: list[str]) -> None:
     text, gpu = "def call(args):\n    return tuple(args)\n", {"cuda:1": "cuda:1 one kind"}
     code = base64.b64encode(marshal.dumps(compile(text, "stored", "exec"))).decode()
-    content = {"text": text, "code": code, "events": [], "constants": {}, "gpus": gpu}
+    content = {"text": text, "code": code, "events": [], "constants": {}, "gpus": gpu, "guessed": False}
     cache.keep("a" * 40, json.dumps(content).encode(), cache.PROGRAM)
     assert stored_modules.load("a" * 40, "inference") is not None
     gpus[1] = "another kind"

@@ -121,9 +121,9 @@ def test_where_nothing_is_known_a_later_call_compares(unknown: int, at: int, mon
     answers, calls = iter([*unknown * [None], ""]), 0
     compared: list[int] = []
 
-    def compare(args: Any) -> str | None:
+    def compare(args: Any) -> tuple[str | None, float]:
         compared.append(calls)
-        return next(answers)
+        return next(answers), 0.0
 
     call = small_graph(lambda: "compiled", lambda: "eager", lambda: "", compare, records=False, varies=False)
     for calls in range(1, 300):

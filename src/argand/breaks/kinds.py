@@ -182,9 +182,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "A generator or coroutine function cannot itself be captured; it runs eagerly."),
     "async function": ("AG0077", "Call the compiled function from the asynchronous one, not the other way around.",
         "Coroutines and asynchronous generators are not captured."),
-    "generator dropped": ("AG0078", "Call its `close()` outside the compiled function, or let the loop run to its end.",
-        "A generator that the compiled function has not made is let go of before its end, where its `finally` or "
-        "`with` blocks may run code."),
+    "generator dropped": ("AG0078", "Call its `close()` outside the compiled function, or let the loop run to its end."),
     "generator held by a traceback": ("AG0079",
         "Close the generator in a `finally` block, or use it up before what may raise.",
         "An exception leaves a function that has begun to iterate over a generator."),
