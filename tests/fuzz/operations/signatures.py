@@ -35,7 +35,7 @@ CHANGING = re.compile(
     r"|(^|_)(bernoulli_?|multinomial|poisson|binomial|exponential_?|cauchy_?|geometric_?|uniform_?|empty|retain|csr|csc|bsr"
     r"|bsc|fake|symint|ctc|record|item|numpy|dense|chalf|swap|lobpcg|ldl|rank|cond|inverse|inv|unique|nonzero|argwhere"
     r"|histogram|result|promote|segment|coalesce|values|indices|crow|detach|sym|native|grid|generator|fractional|pdist|unpool)($|_)"
-    r"|masked_select|can_cast|as_strided|triangular|choose|group_norm|instance_norm|^matrix_exp|alias|lift|share"
+    r"|^range|masked_select|can_cast|as_strided|triangular|choose|group_norm|instance_norm|^matrix_exp|alias|lift|share"
 )
 """Names of what is random, asks the data, or whose outputs eager determines up to signs; and of what has sweeps of its own."""
 
