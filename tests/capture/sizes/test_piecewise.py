@@ -136,3 +136,34 @@ def test_roll_by_an_amount_of_a_size(dynamic):
     for n in (12, 9, 7, 30, 2):
         x = torch.rand(2, n)
         torch.testing.assert_close(compiled(x), x.roll(n * 2 - 7, 1) * 2)
+
+
+def sliced(x, k):
+    x = x[:, :k]
+    return x, x.is_contiguous()
+
+
+def of_one_size(x, k):
+    x = x + x.transpose(0, 1)[: x.shape[0], : x.shape[1]].sum()
+    x = x[:, : x.shape[0]]
+    return x, min(x.shape)
+
+
+def with_a_stride(x, k):
+    x = F.conv1d(x, x.new_ones(2, 2, 2), padding=1, stride=k)
+    return x, (x + 1).stride()
+
+
+ORDERS = {  # (sizes, number) of each call
+    sliced: [((3, 10, 1), 7), ((5, 2, 3), 2), ((8, 8, 4), 7), ((7, 12, 4), 7)],
+    of_one_size: [((n, m, 5), 2) for n, m in ((6, 6), (3, 6), (6, 9), (9, 9), (3, 3), (8, 4))],
+    with_a_stride: [((4, 2, 3), k) for k in (1, 6, 3, 3)],
+}
+
+
+@pytest.mark.parametrize("f", ORDERS)
+def test_questions_for_sizes_in_other_orders(f):
+    compiled = argand.compile(f, backend="eager")
+    for shape, k in ORDERS[f]:
+        x = torch.rand(shape)
+        assert compiled(x, k)[1] == f(x, k)[1]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import GraphBuilder
+from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata.rules import RULES
@@ -48,7 +48,7 @@ _DIVIDING = frozenset(
     """
     )
 )
-"""Functions of which that is so unless a number that they are given varies, and something else with it."""
+"""Functions of which that is so unless a number that they are given varies."""
 _APART = frozenset(
     words(
         """
@@ -112,7 +112,7 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     if dynamics is None or probed.func in RULES or _is_straight(probed.func):
         return
     numbers = probed.numbers()
-    if getattr(probed.func, "__name__", "") in _DIVIDING and (not numbers or len(probed.symbols) == 1):
+    if getattr(probed.func, "__name__", "") in _DIVIDING and not numbers:
         return
     symbols = [s for s in probed.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
     if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):
@@ -135,8 +135,18 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     if numbers:
         strides = _strides(builder, result)
         varied = [sym for sym in probed.symbols if dynamics.table.kinds[sym] == "int"]
-        if strides is None or any(_differs(probed, [*sizes, *strides], row) for row in _further(varied, hints)):
+        rows = [row for row in _further(varied, hints) if _is_guarded(dynamics, row)]
+        if strides is None or any(_differs(probed, [*sizes, *strides], row) for row in rows):
             symbolic_tensors.give_up(builder, numbers)
+
+
+def _is_guarded(dynamics: Dynamics, values: Mapping[Sym, Number]) -> bool:
+    """Whether what is guarded lets sizes pass."""
+    assignment = {
+        **{sym: v for sym, v in dynamics.table.hints.items() if sym not in dynamics.table.definitions},
+        **values,
+    }
+    return all(dynamics.table.holds(relation, assignment) is not False for relation in dynamics.required)
 
 
 def _further(symbols: Sequence[Sym], hints: Mapping[Sym, Number]) -> Iterator[dict[Sym, int]]:

@@ -138,7 +138,20 @@ class Dynamics:
             self.record(Relation("ge", sym, low))
         if high is not None:
             self.record(Relation("le", sym, high))
+        self._guard_in_step(sym)
         return sym
+
+    def _guard_in_step(self, sym: Sym) -> None:
+        """Guard facts that leave probes one difference between a new symbol and others (`a <= b` beside `b <= a`): what
+        is asked of one is then told of the others, and nothing asks for these facts again."""
+        facts = [fact for fact in self.memory.facts if isinstance(fact, Relation) and sym in fact.symbols]
+        for fact in facts:
+            try:
+                gaps = {a - b for a, b in zip(self.table.vector(fact.left), self.table.vector(fact.right))}
+            except (KeyError, ArithmeticError):  # of symbols that come later, or met by what divides
+                continue
+            if len(gaps) == 1:
+                self.record(fact)
 
     def _make_room(self, sym: Sym, hint: Number) -> None:
         """Choose probes of earlier symbols such that inequalities leave other values to a later one.

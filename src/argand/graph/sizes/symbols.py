@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 from torch import fx
@@ -33,6 +34,8 @@ _SPREAD = 5040  # divisible by everything up to 10
 _TRIES = 400
 _ENOUGH = 2
 """Other values that a symbol must have at least; of few, some probes have the same."""
+_COMPARED = 40
+"""Values for a probe among which the one is taken whose order with other symbols is newest."""
 _PLACES = (37, 31, 29, 23, 19, 13, 11, 7, 5, 3)
 """Primes. A parabola modulo one has no two pairs of points that differ alike, so that of symbols whose two rough probes
 are such points, no `a - b` is a constant or another `c - d`, nor is `2 * a - b` a symbol."""
@@ -192,13 +195,18 @@ class SymbolTable:
             taken = {self.hints[sym], *(p[sym] for p in self.probes if sym in p)}
             least, first = (self.evaluate(above, values) for values in (probe, self.hints))
             low = 0 if above else low
+            best: list[tuple[int, Number]] = []
             for value in _candidates(hint - first, low, high, modulus, index, number, self.kinds[sym], self.limit):
                 value = value + least if above else value
                 if value in taken:
                     continue
                 probe[sym] = value
                 if all(self._meets(fact, probe) is not False for fact in facts if sym in fact.symbols):
-                    break
+                    best.append((self._alike(sym, index), value))
+                    if not best[-1][0] or len(best) == _COMPARED:
+                        break
+            if best:
+                probe[sym] = min(best, key=itemgetter(0))[1]
             else:
                 others = [earlier[sym] for earlier in self.probes[:index]]
                 if (
@@ -209,6 +217,19 @@ class SymbolTable:
                 ):
                     raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
                 probe[sym] = others[index % _ENOUGH]  # there are no more: every value that it may have is tried
+
+    def _alike(self, sym: Sym, index: int) -> int:
+        """How many other symbols a new one equals at a rough probe, or, when it has its last one, is less than at no
+        assignment, or more than at none: what depends on their order would not be seen to."""
+        if index < CONGRUENT or self.kinds[sym] != "int":
+            return 0
+        rough = [self.hints, *self.probes[CONGRUENT : index + 1]]
+        alike = 0
+        for other in self.symbols:
+            if self.kinds[other] == "int" and other not in self.definitions:
+                gaps = [values[sym] - values[other] for values in rough]
+                alike += 2 * (not gaps[-1]) + (index == PROBES - 1 and not min(gaps) < 0 < max(gaps))
+        return alike
 
     def _has_few(self) -> bool:
         """Whether a symbol has few values. Those of a second one would go in step with them."""
@@ -365,7 +386,7 @@ def _candidates(
     places = next((prime for prime in _PLACES if (prime + 1) * spread <= room), 1)
     for turn in range(_TRIES):
         place = number + 2 + 5 * turn
-        step = spread * (1 + (place if index == CONGRUENT else (3 * place + 5) * place + 7) % places) + residue
+        step = spread * (1 + (place if index == CONGRUENT else -1 - (place - 2) ** 2) % places) + residue
         yield from _within(hint + modulus * step, low, top)
     # whatever is left, near the hint first (a narrow range)
     for turn in range(1, _TRIES):
