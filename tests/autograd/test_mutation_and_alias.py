@@ -152,6 +152,14 @@ def foreach(x, y):
     return torch._foreach_mul([x, y], 2)
 
 
+def foreach_of_negatives(x, y):
+    z, w, v = torch.complex(x, y), x._neg_view(), y._neg_view()
+    torch._foreach_add_([x, x, z, z], [w, w, z.conj(), z.conj()])
+    torch._foreach_addcmul_([x, x], [x, x], [w, w], 0.5)
+    torch._foreach_copy_([y, y], [v, v])
+    return z.real
+
+
 def copy_within(x):
     y = x * 1
     y[0].copy_(y[1])
@@ -260,6 +268,7 @@ COMPILED = {
         lambda: [f32(3, 4)],
     ),
     "foreach": (foreach, lambda: [f32(3), f32(4)]),
+    "foreach of negatives": (foreach_of_negatives, lambda: [f32(3), f32(3)]),
     "copy_ with cast": (lambda x: torch.zeros(3, 4, dtype=torch.int32).copy_(x * 10), lambda: [f32(3, 4)]),
     "copy_ within": (copy_within, lambda: [f32(3, 4)]),
     "counter": (lambda n: n.add_(1), lambda: [torch.tensor(0)]),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from argand.autograd.recording.recorder import Handler, Recorder
+from argand.autograd.recording.values import TraceTensor
 from argand.graph import compat
 
 aten = torch.ops.aten
@@ -40,6 +41,16 @@ def _written(targets: Sequence[torch.Tensor]) -> None:
     compat.written_in_place([target for target in targets if not target.is_inference()])
 
 
+def _read(values: Any) -> Any:
+    """What a call that writes to tensors reads: eager has the values of conjugates and negatives before any write."""
+    if not isinstance(values, (list, tuple)):
+        return values
+    return [
+        value.clone() if isinstance(value, TraceTensor) and (value.value.spec.conj or value.value.spec.neg) else value
+        for value in values
+    ]
+
+
 def _one_by_one(call: Callable[..., Any], lists: int) -> Handler:
     """A handler for an op whose first `lists` arguments go tensor by tensor, or are the same for each."""
 
@@ -51,6 +62,8 @@ def _one_by_one(call: Callable[..., Any], lists: int) -> Handler:
         if any(len(column) != count for column in columns):
             return tracer.record(func, args, kwargs)  # which raises eager's error
         with tracer:
+            if func._schema.is_mutable:
+                columns[1:] = map(_read, columns[1:])
             results = [call(*row, **bound) for row in zip(*columns)]
         return _written(given[0]) if func._schema.is_mutable else results
 
@@ -73,6 +86,8 @@ def _scaled(call: Callable[..., Any]) -> Handler:
         if len(scales) != count:
             return tracer.record(func, args, kwargs)
         with tracer:
+            if func._schema.is_mutable:
+                lists[1:] = map(_read, lists[1:])
             results = [call(*row, value=scale) for *row, scale in zip(*lists, scales)]
         return _written(lists[0]) if func._schema.is_mutable else results
 
@@ -92,6 +107,8 @@ def _copy(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     targets, sources = args[0], args[1]
     if len(targets) != len(sources):
         raise RuntimeError("_foreach_copy_ expects lists of one length")
+    with tracer:
+        sources = _read(sources)
     for target, source in zip(targets, sources):
         tracer.run(aten.copy_.default, (target, source), {})
     _written(targets)
