@@ -58,6 +58,28 @@ def _several_without_gradients(x: torch.Tensor) -> Any:
     return y
 
 
+def _several_in_a_list(x: torch.Tensor) -> Any:
+    first, _ = (x.detach() * 2).split(2)
+    torch._foreach_add_([first], [x[:2]])
+    return first
+
+
+def _several_by_keyword(x: torch.Tensor) -> Any:
+    first, _ = (x.detach() * 2).split(2)
+    return first.add_(other=x[:2])
+
+
+def _expanded(x: torch.Tensor) -> Any:
+    """Eager's autograd says so in the backward."""
+    return x.sin().expand(2, 4).index_fill_(0, torch.tensor([1]), 2)
+
+
+def _expanded_in_part(x: torch.Tensor) -> Any:
+    y = x.sin().expand(2, 4)
+    y[1] = 2
+    return y
+
+
 def _several_copied(x: torch.Tensor) -> Any:
     y = x * 2
     first, second = y.split(2)
@@ -109,17 +131,17 @@ def _break_in_inference_mode(x: torch.Tensor) -> Any:
 
 def _outcome(f: Callable[..., Any]) -> Any:
     x = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    told = []
     try:
         results = f(x)
+        for each in results if isinstance(results, tuple) else (results,):
+            if isinstance(each, torch.Tensor):
+                gradient = torch.autograd.grad(each.sum(), x)[0].tolist() if each.requires_grad else None
+                told.append((each.is_inference(), each.requires_grad, each.tolist(), gradient))
+            else:
+                told.append(each)
     except RuntimeError as error:
         return str(error)
-    told = []
-    for each in results if isinstance(results, tuple) else (results,):
-        if isinstance(each, torch.Tensor):
-            gradient = torch.autograd.grad(each.sum(), x)[0].tolist() if each.requires_grad else None
-            told.append((each.is_inference(), each.requires_grad, each.tolist(), gradient))
-        else:
-            told.append(each)
     return told
 
 
@@ -127,7 +149,8 @@ def _outcome(f: Callable[..., Any]) -> Any:
 @pytest.mark.parametrize(
     "program",
     [_several_of_unbind, _several_of_split, _part_of_one_of_several, _view_of_one_of_several, _rows, _one_by_one,
-     _several_without_gradients, _several_copied, _made_in_inference_mode, _view_in_inference_mode,
+     _several_without_gradients, _several_in_a_list, _several_by_keyword, _expanded, _expanded_in_part, _several_copied,
+     _made_in_inference_mode, _view_in_inference_mode,
      _written_behind_inference_mode, _written_in_inference_mode, _requires_grad_behind_inference_mode, _whole_function,
      _break_in_inference_mode],
 )  # fmt: skip

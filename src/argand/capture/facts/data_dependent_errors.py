@@ -61,6 +61,7 @@ class OnData:
         told: the backend says of an error that it left what is written to as it was.
         overwriting, overwrites: what the write at hand, and those so far, fill before anything has read it.
         points: such operations, and what the program did before each; None outside of captures.
+        gained: autograd records a write to what exists outside, which may come to require gradients by it.
     """
 
     known: Known | None = None
@@ -79,6 +80,7 @@ class OnData:
     overwriting: fx.Node | None = None
     overwrites: set[fx.Node] = field(default_factory=set)
     points: Points | None = None
+    gained: bool = False
 
     @property
     def split(self) -> bool:

@@ -491,7 +491,7 @@ class GraphBuilder(Protocol):
         """Make the node of a call whose result on stand-ins is `meta`."""
 
     def check_staying(self, outputs: Sequence[object]) -> None: ...
-    def note_writes(self, written: Iterable[torch.Tensor], func: Function | None = ..., args: Args = ...) -> None:
+    def note_writes(self, written: Iterable[torch.Tensor], func: Function | None = ..., *args: Args) -> None:
         """A call writes to these tensors."""
 
     def annotate(self, node: fx.Node) -> None: ...

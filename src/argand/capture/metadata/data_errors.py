@@ -25,6 +25,7 @@ from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
 from argand.capture.metadata import repeatable_writes
+from argand.capture.metadata.meta_tensors import needs_grad
 from argand.graph.compat import storage_address
 from argand.graph.operators import data_checks
 from argand.graph.operators.collectives import starts
@@ -255,18 +256,21 @@ def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool
     if torch.is_inference_mode_enabled():
         return False
     with torch._C.DisableTorchFunction():
-        if torch.is_grad_enabled() and any(
-            isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (info.tensor, *args)
-        ):
+        if needs_grad(info.tensor, *args):
+            builder.on_data.gained = builder.on_data.gained or _gains(builder, info)
             return True
-        if torch.is_grad_enabled() and any(
-            isinstance(other.real, torch.Tensor) and other.tensor.requires_grad and not other.real.requires_grad
-            for other in builder.mutated.values()
-        ):  # the tensor may be a view of one that has come to require gradients
+        if builder.on_data.gained and torch.is_grad_enabled():  # the tensor may be a view of what requires them by now
             return True
         if info.source is None:
             return builder.memories.inference
         return isinstance(info.real, torch.Tensor) and info.real.is_inference()
+
+
+def _gains(builder: GraphBuilder, info: TensorInfo) -> bool:
+    """Whether a write that autograd records may make tensors from outside require gradients, that did not so far."""
+    owners = builder.memories.inputs.get(storage_address(info.tensor), [])
+    known = owners and all(isinstance(owner.real, torch.Tensor) and owner.real.requires_grad for owner in owners)
+    return not known and _exists_outside(builder, info)
 
 
 def _may_overlap(builder: GraphBuilder, info: TensorInfo, func: Function | None, args: Args) -> bool:

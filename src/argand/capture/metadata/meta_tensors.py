@@ -23,7 +23,11 @@ def new(shape: Ints, strides: Ints | None, dtype: torch.dtype, requires_grad: bo
 
 
 def needs_grad(*operands: object) -> bool:
-    """Whether autograd would record an operation on these."""
+    """Whether autograd would record an operation on these, or lists of these."""
     if not torch.is_grad_enabled():
         return False
-    return any(isinstance(t, torch.Tensor) and t.requires_grad for t in operands)
+    return any(
+        isinstance(t, torch.Tensor) and t.requires_grad
+        for operand in operands
+        for t in (operand if isinstance(operand, tuple | list) else (operand,))
+    )

@@ -13,6 +13,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import kinds, outcomes, size_checks, trial_runs
+from argand.capture.metadata.meta_tensors import needs_grad
 from argand.capture.metadata.rules import RULES, Misfit, Unknown
 from argand.capture.metadata.special_calls import named
 from argand.graph import compat as tracing
@@ -80,11 +81,16 @@ def asks_for_layout(func: Function, args: Args, kwargs: Kwargs) -> bool:
     return func is _Tensor.contiguous or any(isinstance(value, torch.memory_format) for value in formats)
 
 
-def refuse_overlapping(func: Function, written: Iterable[torch.Tensor]) -> None:
-    """Writes to expanded tensors mostly raise, which eager does at this very place: end the graph there."""
+def refuse_overlapping(func: Function, written: Iterable[torch.Tensor], args: Args) -> None:
+    """Writes to expanded tensors mostly raise, which eager does at this very place: end the graph there.
+
+    Where autograd records the write it asks what the tensor is a view of, which a graph's results are not.
+    """
     for target in written:
         if any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
-            raise errors.graph_break(kind="write to an expanded tensor", context=getattr(func, "__name__", str(func)))
+            name = getattr(func, "__name__", str(func))
+            recorded = needs_grad(target, *args)
+            raise errors.graph_break(kind="write to an expanded tensor", context=name, skip_frame=recorded)
 
 
 def out_shapes(kwargs: Kwargs) -> object:

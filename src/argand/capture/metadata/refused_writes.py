@@ -10,6 +10,7 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.metadata.meta_tensors import needs_grad
 from argand.graph.compat import storage_address
 
 _APART = frozenset(("tensor_split", "hsplit", "vsplit", "dsplit"))  # each of their results is a view of its own
@@ -69,9 +70,7 @@ def check(
     with torch._C.DisableTorchFunction():
         if not torch.is_inference_mode_enabled() and of_inference_mode(tensors, written):
             raise _refused(name, "a tensor of inference mode, outside of it")
-        if not torch.is_grad_enabled() or not any(
-            isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (written, *args)
-        ):
+        if not needs_grad(written, *args):
             return
         if id(written) in several:
             raise _refused(name, "one of several views that one call has given")

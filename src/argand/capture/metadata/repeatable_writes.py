@@ -15,6 +15,7 @@ from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.metadata.meta_tensors import needs_grad
 from argand.graph.compat import storage_address
 
 _SMALL = 64
@@ -41,8 +42,7 @@ def repeatable(builder: GraphBuilder, info: TensorInfo, func: Function | None, a
     if fills:
         on_data.overwriting = info.node
         return True
-    given = (info.tensor, *args)
-    if torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in given):
+    if needs_grad(info.tensor, *args):
         return False  # what autograd knows of it is not put back
     for owner in owners:
         if owner not in on_data.saved and owner not in on_data.undone:

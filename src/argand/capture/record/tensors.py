@@ -286,8 +286,8 @@ class GraphBuilder:
         target = self._target(func, kwargs)
         named, behind = written_arguments.written(func, args, kwargs, target.mutates or "out" in kwargs)
         written = named + behind
-        metadata.refuse_overlapping(func, written)
-        self.note_writes(named, func, args)
+        metadata.refuse_overlapping(func, written, args)
+        self.note_writes(named, func, args, tuple([kwargs[name] for name in kwargs if name != "out"]))
         self.note_writes(behind)  # kernels do not ask autograd whether they may
         first = infos[0].tensor if infos else None
         before, shapes = written_arguments.versions(infos), metadata.out_shapes(kwargs)
@@ -461,21 +461,22 @@ class GraphBuilder:
         if self.sharded:
             node.meta["grad"] = torch.is_grad_enabled()
 
-    def note_writes(self, written: Iterable[torch.Tensor], func: Function | None = None, args: Args = ()) -> None:
+    def note_writes(self, written: Iterable[torch.Tensor], func: Function | None = None, *args: Args) -> None:
         """A call writes to these tensors.
 
         Arguments:
-            func, args: the call, where eager may refuse to write.
+            func, args: the call, where eager may refuse to write: its arguments, then what it is given by keyword.
         """
+        given = sum(args, ())
         for tensor in written:
             info = self.tensors.get(id(tensor))
             if info is not None:
                 if self.sharded:
                     dtensors.note_write_to_part(self, info)
-                refused_writes.check(self.tensors, self.several, func, args, info.tensor)
+                refused_writes.check(self.tensors, self.several, func, given, info.tensor)
                 self.mutated[id(tensor)] = info
-                data_errors.written(self, info, func, args)
-                constants.forget(self, info, func, args)
+                data_errors.written(self, info, func, given)
+                constants.forget(self, info, func, *args[:1])
 
     def to_node(self, value: Any, infos: list[TensorInfo]) -> object:
         cls = type(value)
