@@ -99,3 +99,20 @@ def test_batch_norm_in_inference_rounds_as_eager_does(layout: torch.memory_forma
         want, got = norm(x), argand.compile(norm)(x)
         assert torch.equal(got > 0, want > 0)
         torch.testing.assert_close(got, want, rtol=3e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moments_of_numbers_whose_squares_overflow_or_vanish(dtype: torch.dtype) -> None:
+    """Eager's kernels have moments in float64; a norm over one element is its size."""
+
+    def moments(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.std(0), x.std(-1), x.var(-1), *torch.var_mean(x, 0), x[:1].norm(dim=0), x[:, :1].norm(3, 1)]
+
+    torch.manual_seed(0)
+    unit, limits = torch.rand(4, 9, dtype=torch.float64) - 0.5, torch.finfo(dtype)
+    compiled = argand.compile(moments)
+    kinds = ((limits.max, 0), (limits.max**0.5, 0), (limits.tiny, 0), (0, limits.max), (1, 0.1 / limits.eps))
+    for scale, offset in kinds:
+        x = (unit * scale + offset).to(dtype)
+        for got, want in zip(compiled(x), moments(x)):
+            torch.testing.assert_close(got, want, rtol=2 * limits.eps, atol=0)

@@ -204,8 +204,8 @@ def _meta_like(x: Tensor, dims: Sequence[int], dtype: torch.dtype) -> MetaTensor
 def variance(
     ctx: Context, x: Tensor, dims: Sequence[int], correction: float, val: MetaTensor, *, root: bool, mean: Tensor
 ) -> Tensor:
-    """Second moment around `mean` (which keeps the dimensions): the second of two passes."""
-    math = math_dtype(x.dtype)
+    """Second moment around `mean` (which keeps the dimensions), in its dtype: the second of two passes."""
+    math = mean.dtype
     count = count_of(x, dims)
 
     def before(ops: Recorder, value: Value, index: Index) -> Value:
@@ -226,6 +226,13 @@ def variance(
     return reduced(ctx, x, dims, "sum", dtype=math, before=before, after=after, val=val, others=[mean])
 
 
+def _dtype_of_moments(ctx: Context, x: Tensor) -> torch.dtype:
+    """float64 on a CPU, as in eager's kernel: squares of large numbers do not overflow. In norms, theirs."""
+    origin = None if ctx.node is None else ctx.node.meta.get("origin")
+    exact = x.device.type == "cpu" and getattr(origin, "made_by", "") != "decompose"
+    return torch.float64 if exact else math_dtype(x.dtype)
+
+
 def _moments(root: bool, with_mean: bool) -> Rule:
     def rule(
         ctx: Context, x: Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False
@@ -233,7 +240,7 @@ def _moments(root: bool, with_mean: bool) -> Rule:
         refuse(not is_float(x), "moments of integers")
         chosen = all_or(dims, x.ndim)
         before_moments(ctx, x)
-        math = math_dtype(x.dtype)
+        math = _dtype_of_moments(ctx, x)
         center = mean_of(ctx, x, chosen, _meta_like(x, chosen, math))
         if center.ref is None:
             ctx.realise(center)
@@ -292,7 +299,7 @@ def vector_norm(
     refuse(not is_float(x), "a norm of integers")
     math = math_dtype(ctx.val.dtype)
     chosen = all_or(dims, x.ndim)
-    order = float(order)
+    order = float(order) if as_int(count_of(x, chosen)) != 1 or not order else float("inf")  # of one: its size
 
     def before(ops: Recorder, value: Value, index: Index) -> Value:
         if order == 2:
