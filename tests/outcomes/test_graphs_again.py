@@ -18,6 +18,7 @@ TWICE = (
     """
 import functools
 import torch
+from torch._higher_order_ops import scan
 from torch.utils.checkpoint import checkpoint
 """
     + SQUARE
@@ -35,6 +36,13 @@ def checkpointed(net, x):
 
 def mapped(net, x):
     return torch.vmap(lambda row: (net(row) ** 3).sum())(x)
+
+def looped(net, x):
+    return torch.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x.abs()))[1].sum() * net(x).sin()
+
+def rows(net, x):
+    carry, out = scan(lambda h, row: ((h + row).tanh(), h * row), torch.zeros(3), x.repeat(20, 1))
+    return net(carry + out.sum(0)).sin()
 
 WHAT = "custom"
 
@@ -54,7 +62,7 @@ def check(compile):
 )
 
 
-@pytest.mark.parametrize("kind", ["custom", "checkpointed", "mapped"])
+@pytest.mark.parametrize("kind", ["custom", "checkpointed", "mapped", "looped", "rows"])
 def test_a_loaded_graph_runs_again(tmp_path: Path, kind: str) -> None:
     def what(module: ModuleType) -> None:
         module.WHAT = kind  # type: ignore[attr-defined]

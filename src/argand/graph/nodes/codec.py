@@ -12,6 +12,8 @@ from torch import fx
 from argand.errors import ArgandError
 
 Encoded = tuple[tuple[Any, ...], ...]
+_CALLED = ("call", "count")
+"""What a graph's metadata says of how the graph is called within another."""
 
 
 class NoText(ArgandError):
@@ -39,7 +41,8 @@ def encode(module: fx.GraphModule, row: Callable[[Any], int]) -> Encoded:
 
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(inner := getattr(module, str(node.target), None), fx.GraphModule):
-            rows.append((node.op, node.target, encode(inner, row), pack(inner.meta.get("call"), {}, described)))
+            called = {name: inner.meta[name] for name in _CALLED if name in inner.meta}
+            rows.append((node.op, node.target, encode(inner, row), pack(called, {}, described)))
             continue
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             raise NoText(f"the graph holds {node.target}", remedy="it is captured by each process")
@@ -94,8 +97,7 @@ def decode(encoded: Encoded, objects: Callable[[int], Any]) -> fx.GraphModule:
     for op, target, args, kwargs in encoded:
         if op == "get_attr":
             inner = decode(args, objects)
-            if (call := unpack(kwargs, (), described)) is not None:
-                inner.meta["call"] = call
+            inner.meta.update(unpack(kwargs, (), described))
             root.add_module(target, inner)
             nodes.append(graph.create_node(op, target))
             continue
