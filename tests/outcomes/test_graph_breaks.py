@@ -15,6 +15,7 @@ from argand import events
 from outcomes.processes import STORED, Program
 
 BREAKS = """
+import contextlib
 import torch
 import argand
 
@@ -75,12 +76,28 @@ def caught(x):
         argand.graph_break()
         return z, str(error)
 
+@contextlib.contextmanager
+def managed(x):
+    def inner():
+        yield x * 2
+        yield x * 3
+    pairs = inner()
+    next(pairs)
+    yield pairs
+    SAID.append("over")
+
+def yields(x):
+    with managed(x) as pairs:
+        y = x + 1
+        argand.graph_break()
+        return y + next(pairs)
+
 def main(x):
     y = x * SCALE
     say(y)
     y = y.relu() + 1
     say(y)
-    return y * y, steps(x, 3), within(x), closed(x), branch(x), branch(-x), caught(x)
+    return y * y, steps(x, 3), within(x), closed(x), branch(x), branch(-x), caught(x), yields(x)
 
 def same(got, want):
     assert type(got) is type(want), (got, want)
@@ -167,6 +184,8 @@ def test_breaks_are_told_of_again(stored: Program) -> None:
         ("y = y.exp()", "y = y.log1p()"),  # in a `with`
         ("total = total + y.sum()", "total = total - y.sum()"),  # in a function that is inlined on both sides
         ("SAID.append(float(x.sum()))", "SAID.append(float(x.mean()))"),  # in a function that runs eagerly
+        ("yield x * 3", "yield x * 4"),  # in a generator that has begun
+        ('SAID.append("over")', 'SAID.append("done")'),  # in a context manager's
         ("return y - 1", "return y - 3"),  # behind a branch
         ("return (y * y).mean()", "return (y * y).sum()"),  # with gradients
     ],

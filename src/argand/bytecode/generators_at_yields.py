@@ -71,6 +71,11 @@ def suspended_code(
     return known[key]
 
 
+def suspended(code: CodeType) -> Suspended | None:
+    """What code for going on at a yield was made of; None for other code."""
+    return _ORIGINS.get(code)
+
+
 def cells_of(code: CodeType) -> tuple[str, ...]:
     """Names of the cells that the closure of such code has."""
     return tuple(dict.fromkeys((*code.co_freevars, *code.co_cellvars)))

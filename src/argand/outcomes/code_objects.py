@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
+from argand.bytecode.generators_at_yields import suspended
 from argand.outcomes.references import Describer, Unstorable, plain
 from argand.outcomes.resolver import Resolver, with_codes_of
 from argand.outcomes.resume_codes import PARTS
@@ -22,7 +23,7 @@ def described(code: CodeType, describer: Describer) -> Packed:
     """
     constants = []
     for const in code.co_consts:
-        if type(const) is not CodeType or PARTS.of(const) is not None:
+        if type(const) is not CodeType or PARTS.of(const) is not None or suspended(const) is not None:
             constants.append(describer.argument(const))
         elif _is_plain_code(const):
             constants.append((const, False))

@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from argand._core import _C
+from argand.bytecode import generators_at_yields
 from argand.errors import ArgandError
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
@@ -50,7 +51,7 @@ _MEMOIZED: Final = type(functools.lru_cache(lambda: None))
 _DEPTH: Final = 4
 _LOCATED: Final = frozenset((
     "torch", "modules", "globals", "globals of", "frame globals", "module", "member", "operator", "path", "raw", "held",
-    "class of", "place", "part",
+    "class of", "place", "part", "suspended",
 ))  # fmt: skip
 
 
@@ -196,6 +197,8 @@ class Describer:
         if obj is self.code:
             return ("frame code",)
         if cls is types.CodeType:
+            if (stands := generators_at_yields.suspended(obj)) is not None:
+                return ("suspended", self._users_code(stands.code()), stands.at, stands.stack, stands.names)
             if id(obj) in self.places:
                 return ("place", *self.places[id(obj)])
             if _odd_constants(obj):
@@ -210,6 +213,26 @@ class Describer:
         if part.code() is not PARTS.users(self.code):
             raise Unstorable("a resume function of another function")
         return ("part", unlabelled(code), tuple(part.place))
+
+    def _users_code(self, code: types.CodeType | None) -> int:
+        """Code of the program's, by a function that has it, or one within which it is."""
+        users = PARTS.users(self.code)
+        ways: list[tuple[int | None, tuple[int, ...] | None]] = [(None, _way_to(code, users))]
+        name = "" if code is None else code.co_qualname.partition(".<locals>")[0]
+        for home, module in list(sys.modules.items()):
+            if code is None or ways[-1][1] is not None:
+                break
+            if getattr(module, "__file__", None) == code.co_filename:
+                for holder, _ in _held_by(reached(home, name)):
+                    if type(holder) is types.FunctionType and (way := _way_to(code, holder.__code__)) is not None:
+                        ways.append((self.row(holder), way))
+                        break
+        function, way = ways[-1]
+        if code is None or way is None:
+            raise Unstorable("a generator of a function that is found in no module")
+        self.rows.append(("code within", function, way))
+        self.checks.codes.append((len(self.rows) - 1, fingerprints.of_code(code)))
+        return len(self.rows) - 1
 
     def _namespace(self, obj: dict[Any, Any]) -> Row:
         """A dict by where it is the namespace; its contents are guarded."""
@@ -437,12 +460,16 @@ def step(obj: Any, way: tuple[Any, ...]) -> Any:
 
 def _within(outermost: Any, wanted: object) -> tuple[tuple[Any, ...], ...] | None:
     """The steps from what a name leads to, a decorator's function, to the function that it holds."""
+    return next((steps for holder, steps in _held_by(outermost) if holder is wanted), None)
+
+
+def _held_by(outermost: Any) -> Iterator[tuple[Any, tuple[tuple[Any, ...], ...]]]:
+    """What a decorator's function holds, itself first, with the steps that lead there."""
     pending: list[tuple[Any, tuple[tuple[Any, ...], ...]]] = [(outermost, ())]
     seen: set[int] = set()
     while pending:
         holder, steps = pending.pop(0)
-        if holder is wanted:
-            return steps
+        yield holder, steps
         if id(holder) in seen or len(steps) >= _DEPTH:
             continue
         seen.add(id(holder))
@@ -456,6 +483,15 @@ def _within(outermost: Any, wanted: object) -> tuple[tuple[Any, ...], ...] | Non
         else:
             ways = [("func",)] if isinstance(holder, types.MethodType | staticmethod | classmethod) else []
         pending += [(inner, (*steps, way)) for way in ways if (inner := step(holder, way)) is not None]
+
+
+def _way_to(code: types.CodeType | None, outer: types.CodeType) -> tuple[int, ...] | None:
+    """The places among constants that lead from one code object to one within; None where none do."""
+    if code is outer:
+        return ()
+    for place, const in enumerate(outer.co_consts):
+        if type(const) is types.CodeType and (way := _way_to(code, const)) is not None:
+            return (place, *way)
     return None
 
 

@@ -14,6 +14,8 @@ import torch
 from torch import fx
 
 from argand._core import _C
+from argand.bytecode import generators_at_yields
+from argand.bytecode.decode import decode
 from argand.graph.nodes import codec
 from argand.graph.nodes.module_text import SETTLED
 from argand.graph.nodes.undone_writes import undoing
@@ -190,6 +192,20 @@ def _part_function(resolver: Resolver, number: int) -> types.FunctionType:
     return types.FunctionType(code, resolver.frame.globals, label_of(code))
 
 
+def _code_within(resolver: Resolver, function: int | None, way: Sequence[int]) -> types.CodeType:
+    """Code of a function, of the frame's where it is None, or within it."""
+    code = PARTS.users(resolver.frame.code) if function is None else resolver.object(function).__code__
+    return functools.reduce(lambda outer, place: outer.co_consts[place], way, code)
+
+
+def _suspended(resolver: Resolver, code: int, at: int, stack: int, names: tuple[str, ...]) -> types.CodeType:
+    users = resolver.object(code)
+    suspended = generators_at_yields.suspended_code(users, decode(users), at, stack, names)
+    if suspended is None:
+        raise Mismatch("the generator is another than it was")
+    return suspended
+
+
 def _backward_class(resolver: Resolver, forward: int) -> type:
     cls = resolver.object(forward)
     backward: type = vars(cls)["_backward_cls"]
@@ -324,6 +340,8 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "frame code": lambda to: to.frame.code,
     "part": _part,
     "part function": _part_function,
+    "code within": _code_within,
+    "suspended": _suspended,
     "tuple": lambda to, items: tuple(to.objects(items)),
     "list": lambda to, items: to.objects(items),
     "set": lambda to, items: set(to.objects(items)),
@@ -366,6 +384,12 @@ def _item(_: Frame, value: Any, index: int) -> Any:
     return (tuple if isinstance(value, tuple) else list).__getitem__(value, index)
 
 
+def _called(_: Frame, value: Any, function: Any) -> Any:
+    if not function.__module__.startswith(OWN):
+        raise Mismatch("a function of the program's is not called to find a place")
+    return function(value)
+
+
 _ACCESSORS: Final[Mapping[str, Callable[..., Any]]] = {
     "local": lambda frame, _, index: frame.args[index],
     "global": lambda frame, _, name: frame.globals[name],
@@ -374,6 +398,7 @@ _ACCESSORS: Final[Mapping[str, Callable[..., Any]]] = {
     "const": lambda frame, _, obj: obj,
     "attr": lambda frame, value, name: getattr(value, name),
     "type": lambda frame, value: type(value),
+    "call": _called,
     "type_attr": _type_attribute,
     "instance_dict": _own_dict,
     "module_dict": _own_dict,
