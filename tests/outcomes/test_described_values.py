@@ -14,6 +14,7 @@ import argand
 from outcomes.processes import STORED, Program
 
 TEXT = """
+import numpy
 import torch
 from collections import namedtuple
 
@@ -59,12 +60,15 @@ def grown(compile):
     call = compile(lambda x, n: (x * 2, min(n * 2 + 1, 50)))
     return [call(torch.ones(3), n) for n in (3, 5, 30)]
 
+def arrays(compile):
+    return compile(lambda x: torch.from_numpy(numpy.sin(x.numpy()) + numpy.mean(x.numpy())))(torch.ones(3))
+
 WHAT = "counting"
 
 def check(compile):
     torch.testing.assert_close(globals()[WHAT](compile), globals()[WHAT](lambda fn: fn))
 """
-KINDS = ("counting", "named", "of_class", "namespaces", "grown")
+KINDS = ("counting", "named", "of_class", "namespaces", "grown", "arrays")
 
 
 def _of(kind: str) -> Callable[[ModuleType], None]:

@@ -48,6 +48,8 @@ _HOMES: Final = (
 )  # fmt: skip
 """Modules that have functions of C which do not say where they live."""
 _MEMOIZED: Final = type(functools.lru_cache(lambda: None))
+_OF_NUMPY: Final = ("numpy.ufunc", "numpy._ArrayFunctionDispatcher")
+"""Classes of numpy's functions."""
 _DEPTH: Final = 4
 _LOCATED: Final = frozenset((
     "torch", "modules", "globals", "globals of", "frame globals", "module", "member", "operator", "path", "raw", "held",
@@ -369,6 +371,12 @@ class Describer:
                 places.append((fingerprints.module_of(obj.__self__), f"{owner}.{obj.__name__}"))
             place = next((place for place in places if reached(*place) is obj), None)
             return ("path", *place, ()) if place is not None else None
+        if (
+            fingerprints.name_of(cls) in _OF_NUMPY
+            and reached(home := getattr(obj, "__module__", "numpy"), obj.__name__) is obj
+        ):
+            self.checks.modules.add("numpy.version")
+            return ("path", home, obj.__name__, ())
         return _held_by_module(obj) if fingerprints.of_plain_objects(cls) else None
 
 

@@ -29,8 +29,9 @@ def of_numpy(cls: type) -> bool:
 
 
 def errors_and_texts() -> tuple[Any, ...]:
-    """The settings now."""
-    return numpy.geterr(), numpy.geterrcall(), numpy.getbufsize(), numpy.get_printoptions()
+    """The settings now, those for errors first."""
+    errors, texts = (tuple(sorted(settings.items())) for settings in (numpy.geterr(), numpy.get_printoptions()))
+    return errors, texts, numpy.geterrcall(), numpy.getbufsize()
 
 
 def rely(state: CaptureState, context: str) -> None:
@@ -43,7 +44,7 @@ def rely(state: CaptureState, context: str) -> None:
         GraphBreak: a floating-point error would raise or call a function.
     """
     now = errors_and_texts()
-    if not _QUIET.issuperset(now[0].values()):
+    if not _QUIET.issuperset(dict(now[0]).values()):
         raise graph_break(kind="numpy's error settings", context=context)
     state.guards.add(None, "global_state", ((errors_and_texts, now),), label="GLOBAL_STATE")
 
