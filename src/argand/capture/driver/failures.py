@@ -46,6 +46,7 @@ class Known:
             what goes on behind it neither; or arrays alone were computed, or one operation.
         loops: how often a graph was to end in a loop that runs as it is written.
         set_up: how many calls ran eagerly as they set up lazy modules, or filled tables of packages.
+        filled: what these calls put into tables (`self_written.fills_one`).
         raises: how many captures found that a package's function raises, before anything of torch's.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.
         told: the places (`place_of_break`) at which a caller's graph broke within a call of it, as its own does.
@@ -58,6 +59,7 @@ class Known:
     too_deep: int = 0
     loops: int = 0
     set_up: int = 0
+    filled: set[object] = field(default_factory=set)
     raises: int = 0
     reruns: int = 0
     not_raising: dict[int, int | None] = field(default_factory=dict)

@@ -192,7 +192,7 @@ def filling_tables(info: _C.FrameInfo, region: Region, state: CaptureState, know
     interpreter = state.interpreter
     if interpreter.types.changed_meanwhile(interpreter.local_classes):
         return None
-    if not self_written.fills_one(state) and not self_written.begins_training(state):
+    if not self_written.fills_one(state, known.filled) and not self_written.begins_training(state):
         return None
     once = failures.runs_once(info, region, known)
     keeps = keeper(info, region, state) if once is not None else None

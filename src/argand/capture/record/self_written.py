@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -35,15 +36,25 @@ _OF_THE_PROCESS = ConstSource | GlobalSource | ImportedSource
 _NO_PACKAGES = frozenset(("", *sys.stdlib_module_names))
 
 
-def fills_one(state: CaptureState) -> bool:
+def fills_one(state: CaptureState, filled: set[object]) -> bool:
     """Whether code of a package found that a table of the process lacks something, or a class of it, and put it
-    there."""
+    there for good: no result with gradients, which is this call's.
+
+    Arguments:
+        filled: what earlier calls put into tables; what is put there once more was taken out again.
+    """
     added = {  # looked at past methods of a class of the program's
-        source: [key for key in dict.__iter__(new) if _is_plain(key) and not dict.__contains__(old, key)]
+        source: [
+            key
+            for key, value in dict.items(new)
+            if _is_plain(key) and not (dict.__contains__(old, key) or _of_this_call(value))
+        ]
         for source, (old, new) in _written(state).items()
         if is_a(source.root, _OF_THE_PROCESS)
     }
-    if any(added.values()) and any(_asked(guard, added) for guard in state.guards):
+    places = {(source.name(), key) for source, keys in added.items() for key in keys}
+    if not places <= filled and any(_asked(guard, added) for guard in state.guards):
+        filled |= places
         return True
     return any(map(_fills_class, pending_effects.pending(state)))
 
@@ -127,6 +138,10 @@ def _asked(guard: Guard, added: Mapping[Source, Sequence[object]]) -> bool:
         return False
     keys = added.get(guard.source, ())
     return bool(keys) and (guard.kind == "dict_keys" or guard.args[0] in keys)
+
+
+def _of_this_call(value: object) -> bool:
+    return is_a(value, torch.Tensor) and value.requires_grad
 
 
 def _is_plain(key: object) -> bool:
