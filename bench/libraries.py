@@ -190,13 +190,13 @@ def compiler(system: str, backend: str) -> Callable[..., Any]:
 
 
 def settle(system: str, step: Callable[[], Any]) -> int:
-    """Steps until one compiles nothing: what makes new classes in each step is left alone after some of them.
-    Returns how many."""
+    """Steps until nothing is compiled any more, and argand has decided which graphs eager's kernels run: what makes new
+    classes in each step is left alone after some of them. Returns how many."""
     if system == "argand":
         from argand.events import Event, bus
 
         heard: list[Event] = []
-        stop = bus.subscribe(heard.append, ("frame_start", "span_end"))
+        stop, quiet = bus.subscribe(heard.append, ("frame_start", "span_end", "fallback", "slower")), QUIET_STEPS
 
         def count() -> int:
             """Backwards are compiled when they run first, and small graphs are compared with eager's kernels later."""
@@ -205,19 +205,23 @@ def settle(system: str, step: Callable[[], Any]) -> int:
     else:
         import torch._dynamo.utils as utils
 
-        count, stop = lambda: len(utils.get_compilation_metrics()), lambda: None
-    steps = 0
-    while steps < MOST_STEPS:
-        before = count()
+        count, stop, quiet = lambda: len(utils.get_compilation_metrics()), lambda: None, 1
+    steps = since = 0
+    before = count()
+    end = time.perf_counter() + SETTLE_SECONDS
+    while since < quiet and steps < MOST_STEPS and (time.perf_counter() < end or not steps):
         step()
-        steps += 1
-        if count() == before:
-            break
+        steps, since = steps + 1, since + 1
+        if count() != before:
+            before, since = count(), 0
     stop()
     return steps
 
 
-MOST_STEPS = 40
+QUIET_STEPS = 36
+"""More calls than from one comparison of a small graph with eager's kernels to the next, twice."""
+MOST_STEPS = 250
+SETTLE_SECONDS = 20
 
 
 def step_ratio(eager: Callable[[], Any], compiled: Callable[[], Any], seconds: float) -> Result:
