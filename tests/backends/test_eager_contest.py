@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import argand
 from argand import events, threads
 from argand.backends import eager_contest, training
-from argand.backends.eager_contest import contested, unless_too_small
+from argand.backends.eager_contest import _apart, contested, unless_too_small
 from argand.backends.slow_kernels import to_blame
 from argand.errors import CacheError
 from argand.runtime.kernels import calm
@@ -167,9 +167,7 @@ def test_gradients_are_added_up_once(slower: list[events.Event]) -> None:
     assert slower
 
 
-@pytest.mark.parametrize(
-    "refused", ["a function of the program", "a generator", "shared memory", "a subclass", "views"]
-)
+@pytest.mark.parametrize("refused", ["a function of the program", "a generator", "shared memory", "a subclass"])
 def test_what_is_not_run_twice(refused: str, slower: list[events.Event]) -> None:
     x: Any = torch.zeros(8, 8)
     y: Any = x
@@ -190,8 +188,6 @@ def test_what_is_not_run_twice(refused: str, slower: list[events.Event]) -> None
         gm.recompile()
     if refused == "a subclass":
         y = torch.zeros(8, 8).as_subclass(type("Mine", (torch.Tensor,), {}))
-    elif refused == "views":
-        y = torch.zeros(8).expand(8, 8)
     elif refused == "a generator":
         y = torch.Generator()
     elif refused != "shared memory":
@@ -310,6 +306,22 @@ def test_a_small_graph_that_is_slower_runs_by_eagers_kernels() -> None:
     compared = len(calls)
     call(x, weight)
     assert len(calls) == compared
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x[:, 1], lambda x: x[0].expand(3, 4), lambda x: x.unfold(1, 2, 1), lambda x: x[:0, ::2]]
+)
+def test_copies_of_views_lie_as_these_do(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    whole = torch.randn(5, 4)
+    call, calls = small(lambda x: x.sin(), view(whole))
+    for _ in range(40):
+        assert torch.equal(call(view(whole)), view(whole).sin())
+    compared = len(calls)
+    call(view(whole))
+    assert len(calls) == compared
+    copy = _apart(view(whole))
+    assert torch.equal(copy, view(whole)) and copy.stride() == view(whole).stride()
+    assert not whole.untyped_storage().data_ptr() == copy.untyped_storage().data_ptr()
 
 
 def test_a_small_graph_that_nobody_differentiates_is_compared_without_its_backward() -> None:

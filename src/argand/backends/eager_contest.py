@@ -183,7 +183,7 @@ class Contest:
             return False
         if any(type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_inference() for tensor in tensors):
             return False
-        if any(tensor.layout is not torch.strided or not lies_densely(tensor) for tensor in tensors):
+        if any(tensor.layout is not torch.strided or _span(tensor) > _MOST_ELEMENTS for tensor in tensors):
             return False
         places = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
         return len(set(places)) == len(places)
@@ -307,7 +307,15 @@ def _unseen() -> Iterator[None]:
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
     """A copy, laid out alike, that autograd does not connect with the program's."""
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    if lies_densely(tensor):
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    once = tensor.detach()[tuple([slice(None if stride else 1) for stride in tensor.stride()])]  # not what is expanded
+    copy = torch.empty_strided(once.shape, once.stride(), dtype=once.dtype).copy_(once)
+    return copy.as_strided(tensor.shape, tensor.stride()).requires_grad_(tensor.requires_grad)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _elements(inputs: Sequence[Any]) -> int:
