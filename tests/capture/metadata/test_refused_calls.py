@@ -187,9 +187,14 @@ def test_what_a_call_has_resized_before_it_raises_is_its_argument(backend):
         view = x[None]
         torch.cat([view, view], out=x)
 
+    def resized_before(x):
+        torch.mul(Z(5, 2), 2, out=x)
+        return caught(x, lambda x: x[:-1].copy_(x[1:]))
+
     compiled = argand.compile(caught, backend=backend)
     for calls in ((lambda x: torch.amax(x, 1, out=x), lambda x: torch.cat([x, x], out=x)), (of_views,)):
         assert compiled(Z(2, 3), *calls) == caught(Z(2, 3), *calls)
+    assert argand.compile(resized_before, backend=backend)(Z(2, 3)) == resized_before(Z(2, 3))
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

@@ -19,16 +19,17 @@ from torch import fx
 from argand import errors
 from argand.bytecode.instruction import ExceptionHandler, Instruction
 from argand.capture.facts.frames import Frame
-from argand.capture.facts.handlers import Args, Function
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
-from argand.capture.metadata import repeatable_writes
+from argand.capture.metadata import metadata, repeatable_writes
 from argand.capture.metadata.meta_tensors import needs_grad
 from argand.graph.compat import storage_address
 from argand.graph.operators import data_checks
 from argand.graph.operators.collectives import starts
+from argand.graph.trees import tensors_of
 
 RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
 """What torch's operations raise because of values."""
@@ -305,6 +306,23 @@ _MOVING = ("__setitem__", "index_", "scatter", "masked_scatter", "put_")
 
 def _place(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.storage_offset(), tensor.shape, tensor.stride()
+
+
+def resizes(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, shapes: object) -> bool:
+    """Whether a call has given its `out` another size, which nothing puts back where that is from outside.
+
+    Arguments:
+        shapes: those of `out` before the call.
+
+    Raises:
+        GraphBreak: as `changes_outside` and `metadata.is_resized` do.
+    """
+    if not metadata.is_resized(func, args, kwargs, shapes):
+        return False
+    given = [builder.tensors[id(tensor)] for tensor in tensors_of(kwargs["out"]) if id(tensor) in builder.tensors]
+    if any(_exists_outside(builder, info) for info in given):
+        changes_outside(builder, "an input that is given another size")
+    return True
 
 
 def changes_outside(builder: GraphBuilder, name: str, *, effects: bool = True) -> None:

@@ -318,7 +318,7 @@ class GraphBuilder:
         result = self.finish_call(target, node_args, node_kwargs, meta, device, writes, (*written, *further))
         if not writes and (self.several or result.__class__ is not _Tensor):
             refused_writes.note_views(self.several, func, first, result)
-        self._note_layout(func, infos, metadata.is_resized(func, args, kwargs, shapes), result)
+        self._note_layout(func, infos, data_errors.resizes(self, func, args, kwargs, shapes), result)
         if siblings is not None:
             result = symbolic_tensors.attach(self, result, siblings)
             piecewise.guard(self, self._probed(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
