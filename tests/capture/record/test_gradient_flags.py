@@ -143,6 +143,17 @@ def after_a_view(x: T, w: T, net: nn.Module) -> Any:
     return g
 
 
+def after_a_view_and_a_write(x: T, w: T, net: nn.Module) -> Any:
+    """To eager's autograd the views come from what has become a leaf: it counts the write."""
+    y = x * 2
+    row, part = x[0], y.view(-1)
+    x.detach().add_(1)
+    y.mul_(2)
+    x.requires_grad_()
+    y.requires_grad_()
+    return row, part, y
+
+
 def of_whole_numbers(x: T, w: T, net: nn.Module) -> Any:
     x.long().requires_grad_()
 
@@ -165,8 +176,8 @@ ONE_GRAPH = [
     frozen_layer_by_layer, adversarial, written_to, checkpointed,
 ]  # fmt: skip
 OTHERS = [
-    with_history, history_by_a_write, frozen_under_a_loss, after_a_view, of_whole_numbers, history_of_its_own,
-    turned_in_place,
+    with_history, history_by_a_write, frozen_under_a_loss, after_a_view, after_a_view_and_a_write, of_whole_numbers,
+    history_of_its_own, turned_in_place,
 ]  # fmt: skip
 
 

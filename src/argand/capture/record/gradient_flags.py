@@ -23,10 +23,13 @@ from argand.graph import histories
 _T = torch.Tensor
 
 
-def refused(explanation: str = "") -> errors.GraphBreak:
+def refused(explanation: str = "", skip_frame: bool = False) -> errors.GraphBreak:
     """The break for what autograd would know of a tensor that is not the graph's."""
     return errors.graph_break(
-        kind="autograd state of an input changed", context="requires_grad_", explanation=explanation
+        kind="autograd state of an input changed",
+        context="requires_grad_",
+        explanation=explanation,
+        skip_frame=skip_frame,
     )
 
 
