@@ -329,9 +329,9 @@ def _requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kw
         is_view = args[0]._is_view()
         viewed = any(other.tensor._is_view() and other.tensor._base is args[0] for other in builder.tensors.values())
     if func is _T.requires_grad_ and viewed:
-        # Those made before a write get a history that leads to the tensor, as long as that counts its writes.
-        written = bool(metadata.version(args[0]))
-        raise gradient_flags.refused("Views of it that were made before become leaves too, or its offspring.", written)
+        written = bool(metadata.version(args[0]))  # those from before a write get a history that leads to the tensor
+        what = "To autograd, views of a tensor that were made before become leaves too, or come from it."
+        raise gradient_flags.refused(what, skip_frame=written)
     if outside:
         if id(args[0]) in builder.wearers or not _is_leaf(builder, _T.is_leaf.__get__, args[:1], {}):
             raise gradient_flags.refused()
