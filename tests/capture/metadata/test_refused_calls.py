@@ -191,10 +191,15 @@ def test_what_a_call_has_resized_before_it_raises_is_its_argument(backend):
         torch.mul(Z(5, 2), 2, out=x)
         return caught(x, lambda x: x[:-1].copy_(x[1:]))
 
+    def reshaped_before(x):
+        x.unsqueeze_(1)
+        return caught(x, lambda x: x.long() % x.long())
+
     compiled = argand.compile(caught, backend=backend)
     for calls in ((lambda x: torch.amax(x, 1, out=x), lambda x: torch.cat([x, x], out=x)), (of_views,)):
         assert compiled(Z(2, 3), *calls) == caught(Z(2, 3), *calls)
-    assert argand.compile(resized_before, backend=backend)(Z(2, 3)) == resized_before(Z(2, 3))
+    for program in (resized_before, reshaped_before):
+        assert argand.compile(program, backend=backend)(Z(2, 3)) == program(Z(2, 3))
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

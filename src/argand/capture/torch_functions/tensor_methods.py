@@ -366,6 +366,8 @@ def _metadata_in_place(builder: GraphBuilder, func: Function, args: Args, kwargs
         raise gradient_flags.refused("In the graph another tensor stands for it.")
     if info.source is not None and info.dynamic is not None:  # its sizes are read again after the graph
         symbolic_tensors.give_up_tensor(builder, info)
+    if info.source is not None:
+        data_errors.changes_outside(builder, "an input that is given another shape")
     info.node.meta["example_value"] = _frozen(args[0])
     return builder.record(func, args, kwargs)
 
