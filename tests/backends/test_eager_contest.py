@@ -481,6 +481,20 @@ def smallest(x: torch.Tensor) -> torch.Tensor:
 
 
 INNER = argand.compile(smallest)
+TOTAL = torch.zeros(())
+
+
+@torch.library.custom_op("argand_contest::counted", mutates_args={"total"})
+def counted(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    total.add_(1)
+    return x.clone()
+
+
+@counted.register_fake
+def _(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 HOOKED = torch.nn.Identity()
 HOOKED.register_forward_hook(lambda module, given, result: smallest(result))
 
@@ -501,6 +515,7 @@ def test_frames_that_lose_run_as_if_argand_were_not_there(gradients: bool, monke
         lambda x: smallest(x): 1,
         lambda x: smallest(x).sin() * 2: 1,
         lambda x: HOOKED(x): 1,
+        lambda x: torch.vmap(torch.sin)(counted(TOTAL, smallest(x))): 1,  # nothing can be compiled of it
         lambda x: smallest(x) * torch.rand(()).ceil(): 0,
         lambda x: smallest(x) + 1 if torch.compiler.is_compiling() else smallest(x): 0,
         lambda x: INNER(x): 0,

@@ -15,6 +15,8 @@ from argand.autograd import wrap
 from argand.autograd.tracing.dynamic import trace_dynamic
 from argand.autograd.tracing.dynamic_joint import trace_joint_dynamic
 from argand.backends.compile_watchers import Compiler
+from argand.backends.eager_contest import is_small
+from argand.backends.small_graphs import left_to_eager
 from argand.backends.training import beside, compile_joint
 from argand.config import config
 from argand.errors import AutogradError
@@ -125,6 +127,8 @@ class ExactSizes:
                 reason = time_limit.took_too_long("a graph", late)
                 events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
                 call = self.gm.forward
+            if call == self.gm.forward and is_small(self.gm):
+                call = left_to_eager(call, varies=True)
             self.by_sizes[key] = call
         return call
 

@@ -25,7 +25,7 @@ from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.backends import slow_kernels
-from argand.backends.small_graphs import Compare, small_graph
+from argand.backends.small_graphs import Compare, left_to_eager, small_graph
 from argand.config import config
 from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import lies_densely
@@ -75,7 +75,9 @@ def contested(
         written: gets for each program that is compiled whether it writes to its arguments: where none does, and no
             gradients are recorded, a copied call gets them all as they are.
     """
-    if getattr(compiled, "__self__", None) is gm or not _comparable(gm, example_inputs):
+    if getattr(compiled, "__self__", None) is gm:
+        return left_to_eager(compiled, varies=False) if is_small(gm) else compiled
+    if not _comparable(gm, example_inputs):
         return compiled
     if not choose and not _LEAST_ELEMENTS <= _elements(example_inputs) <= _MOST_ELEMENTS:
         return compiled
@@ -104,10 +106,9 @@ def unless_too_small(
         key: gives the key of an entry in the disk cache: the backward's, or the program's.
         written: as `contested`'s.
     """
-    calls = sum(1 for node in gm.graph.nodes if node.op.startswith("call"))
     if (
         not config.tell_slower
-        or calls > _SMALL_NODES
+        or not is_small(gm)
         or _elements(example_inputs) > _SMALL_ELEMENTS
         or not _comparable(gm, example_inputs)
     ):
@@ -327,6 +328,11 @@ def _comparable(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     if devices_of(gm, inputs) != {"cpu"}:
         return False
     return all(node.op != "call_module" and _is_torchs(node) for node in gm.graph.nodes)
+
+
+def is_small(gm: fx.GraphModule) -> bool:
+    """Whether a graph has so few operations that a call of compiled code may cost more than it gains."""
+    return sum(1 for node in gm.graph.nodes if node.op.startswith("call")) <= _SMALL_NODES
 
 
 def draws(program: AtenProgram) -> bool:

@@ -80,6 +80,24 @@ def small_graph(
     return with_recipe(call if varies else call_of_one_size, "small", parts)
 
 
+def left_to_eager(graph: Call, varies: bool) -> Call:
+    """A small graph of which nothing could be compiled: its frame runs as if argand were not there.
+
+    Arguments:
+        varies: it is for many sizes, of which those of a call are told apart by powers of two.
+    """
+    left = _KNOWN_AT
+
+    def call(*args: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            _C.prefer_original(_C.size_class() if varies else -1, is_followed, 0)
+        return graph(*args)
+
+    return with_recipe(call, "left to eager", lambda: (graph, varies))
+
+
 def _only_one() -> int:
     return 0
 

@@ -318,6 +318,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "recorded": "argand.runtime.gpu.cuda_graphs.stored_recordings:recorded_again",
     "taped": "argand.backends.stored_functions:stored_function",
     "small": "argand.backends.stored_functions:stored_small",
+    "left to eager": "argand.backends.small_graphs:left_to_eager",
     "with tape": "argand.runtime.tape.function:with_tape",
     "cut or whole": "argand.backends.ddp.contest:stored_alternatives",
     "part under ddp": "argand.backends.ddp.parts:stored_part",

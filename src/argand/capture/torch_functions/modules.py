@@ -6,7 +6,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Iterable
 from types import CellType, CodeType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch.nn.modules import module as registry
@@ -194,6 +194,14 @@ def _call_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 def is_call(code: CodeType) -> bool:
     """Whether it is torch's own of calling a module with hooks: the same while compiling, but for those below."""
     return code is torch.nn.Module._call_impl.__code__
+
+
+def same_while_compiling(code: CodeType) -> bool:
+    """Whether code of torch's that asks does the same but for names of functions, which are those of the program's."""
+    return is_call(code) or any(code is own for own in _WRAPPING)
+
+
+_WRAPPING: Final = tuple([fn.__code__ for fn in (torch.func.vmap, torch.func.grad, torch.func.grad_and_value)])
 
 
 def runs_hooks_after_an_error(interp: Interpreter) -> bool:

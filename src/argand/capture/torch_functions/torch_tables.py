@@ -49,7 +49,7 @@ def _compiling(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     modules.check_encoder(state.interpreter)
     torchs = skip.is_torch(state.interpreter.frames[-1].code.co_filename)
     answer = (torchs or not state.memory.untold) and not modules.runs_hooks_after_an_error(state.interpreter)
-    state.told_compiling |= answer and not modules.is_call(state.interpreter.frames[-1].code)
+    state.told_compiling |= answer and not modules.same_while_compiling(state.interpreter.frames[-1].code)
     return answer
 
 
