@@ -114,6 +114,8 @@ class Transformer:
         self.globals: dict[str, object] = {}
         self.graph_name = ""
         self.collected: list[Source] = []
+        if state.graph.dynamics is not None:
+            state.graph.dynamics.settle()
         self.gives_away = own is not None
         self.rerun: rerun.Rerun | None = None
         self.let_go_before: Instruction | None = None  # the last one that reads the graph's inputs

@@ -24,7 +24,7 @@ from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols, substitute
 from argand.graph.sizes.relations import Bounds, Number, Relation, Value, is_range, moduli, solve, with_room
-from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, SymbolTable
+from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, Definition, SymbolTable
 
 _DOMAIN: dict[str, tuple[str, float]] = {
     **dict.fromkeys(("sqrt", "isqrt"), ("ge", 0)),
@@ -123,7 +123,7 @@ class Dynamics:
         try:
             sym = self.table.new(
                 str(place), hint, min=low, max=high, kind=kind, name=name,
-                modulus=memory.modulus.get(name, 1), facts=memory.facts, above=above,
+                modulus=memory.modulus.get(name, 1), facts=(*memory.facts, *memory.room), above=above,
             )  # fmt: skip
         except ValueError:
             self._make_room(Sym(name, low if kind == "int" else None), hint)
@@ -138,20 +138,7 @@ class Dynamics:
             self.record(Relation("ge", sym, low))
         if high is not None:
             self.record(Relation("le", sym, high))
-        self._guard_in_step(sym)
         return sym
-
-    def _guard_in_step(self, sym: Sym) -> None:
-        """Guard facts that leave probes one difference between a new symbol and others (`a <= b` beside `b <= a`): what
-        is asked of one is then told of the others, and nothing asks for these facts again."""
-        facts = [fact for fact in self.memory.facts if isinstance(fact, Relation) and sym in fact.symbols]
-        for fact in facts:
-            try:
-                gaps = {a - b for a, b in zip(self.table.vector(fact.left), self.table.vector(fact.right))}
-            except (KeyError, ArithmeticError):  # of symbols that come later, or met by what divides
-                continue
-            if len(gaps) == 1:
-                self.record(fact)
 
     def _make_room(self, sym: Sym, hint: Number) -> None:
         """Choose probes of earlier symbols such that inequalities leave other values to a later one.
@@ -161,11 +148,11 @@ class Dynamics:
         """
         memory = self.memory
         values = {each: number for each, number in self.table.hints.items() if each in self.places} | {sym: hint}
-        relations = [fact for fact in memory.facts if isinstance(fact, Relation)]
+        relations = [fact for fact in (*memory.facts, *memory.room) if isinstance(fact, Relation)]
         limits = [limit for fact in relations for limit in with_room(fact, sym, values) if limit not in relations]
         if limits:
             memory.learned += 1
-            memory.facts += limits
+            memory.room += limits
             raise Restart
 
     def _guard_asserted(self) -> None:
@@ -368,6 +355,31 @@ class Dynamics:
             raise self.unbacked.needed(value.expr)
         self.require(Relation("eq", value.expr, value.hint), needed=True)
         return value.hint
+
+    def settle(self) -> None:
+        """Guard what earlier attempts learned that was not asked for again, as where probes that meet it no longer tell
+        numbers apart (`a <= b` beside `b <= a`): what they say of all sizes they say of such."""
+        table = self.table
+        for fact in self.memory.facts:
+            if not all(sym in self.places and sym in table.hints for sym in fact.symbols):
+                continue
+            relation = fact if isinstance(fact, Relation) else self._defined_again(fact)
+            if not self.bounds.implied(relation):
+                self.record(relation)
+
+    def _defined_again(self, fact: Computed) -> Relation:
+        """A condition of what an earlier attempt computed, of what this one does."""
+
+        def again(value: Value) -> Value:
+            if not isinstance(value, Expr):
+                return value
+            definitions = fact.table.definitions
+            return substitute(value, {s: defined(definitions[s]) for s in free_symbols(value) if s in definitions})
+
+        def defined(definition: Definition) -> Sym:
+            return self.table.define(definition.op, *map(again, definition.args))
+
+        return Relation(fact.relation.op, again(fact.relation.left), again(fact.relation.right))
 
     def _must_be_backed(self, relation: Relation) -> None:
         if self.unbacked is not None and self.unbacked.among(relation):

@@ -388,9 +388,9 @@ def _candidates(
         place = number + 2 + 5 * turn
         step = spread * (1 + (place if index == CONGRUENT else -1 - (place - 2) ** 2) % places) + residue
         yield from _within(hint + modulus * step, low, top)
-    # whatever is left, near the hint first (a narrow range)
-    for turn in range(1, _TRIES):
-        for sign in (1, -1):
+    # whatever is left, of a narrow range: not all near the hint, where quotients are alike
+    for turn in (*((21, 13, 8, 5, 3) if index >= CONGRUENT else ()), *range(1, _TRIES)):
+        for sign in (1, -1) if index < PROBES - 1 else (-1, 1):
             yield from _within(hint + sign * modulus * turn, low, top)
 
 

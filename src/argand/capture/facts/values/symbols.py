@@ -63,7 +63,7 @@ class Memory:
         marked: places that the user wants symbolic (`mark_dynamic`), with their range.
         solved: symbols that equal an expression of earlier ones.
         modulus: by symbol: probes keep their residue modulo this.
-        facts: conditions that probes must meet.
+        facts: conditions that probes must meet; room: further ones, such that others can be met.
         asserted: conditions that operations of the program need, to be guarded.
         nearness: how often probes nearer to the call's own sizes were needed.
         shapes: of the inputs, by source.
@@ -79,6 +79,7 @@ class Memory:
     solved: dict[str, Expr] = field(default_factory=dict)
     modulus: dict[str, int] = field(default_factory=dict)
     facts: list[Relation | Computed] = field(default_factory=list)
+    room: list[Relation] = field(default_factory=list)
     asserted: list[Relation] = field(default_factory=list)
     learned: int = 0
     nearness: int = 0
