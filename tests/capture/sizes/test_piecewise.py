@@ -164,11 +164,24 @@ def of_one_channel(x, k):
     return x, x.unsqueeze(-1).is_contiguous(memory_format=torch.channels_last)
 
 
+def of_enough(x, k):
+    try:
+        F.conv1d(x, x.new_ones(2, 4, 4))
+        return x, "longer"
+    except RuntimeError:
+        pass
+    try:
+        return x, x.topk(3).values.shape
+    except RuntimeError:
+        return x, "few"
+
+
 ORDERS = {  # (sizes, number) of each call
     sliced: [((3, 10, 1), 7), ((5, 2, 3), 2), ((8, 8, 4), 7), ((7, 12, 4), 7)],
     of_one_size: [((n, m, 5), 2) for n, m in ((6, 6), (3, 6), (6, 9), (9, 9), (3, 3), (8, 4))],
     with_a_stride: [((4, 2, 3), k) for k in (1, 6, 3, 3)],
     of_quotients: [((2, 4, n), 2) for n in (23, 12, 27)],
+    of_enough: [((2, 4, n), 2) for n in (8, 6, 3, 3, 4, 2, 1)],
     of_one_channel: [((5, 6, n), 2) for n in (5, 7, 8, 2, 3)],
 }
 

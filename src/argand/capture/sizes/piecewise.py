@@ -8,9 +8,9 @@ guarded. Where numbers that vary may divide sizes (a step, a kernel's size) it i
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -112,7 +112,10 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     if dynamics is None or probed.func in RULES or _is_straight(probed.func):
         return
     numbers = probed.numbers()
-    if getattr(probed.func, "__name__", "") in _DIVIDING and not numbers:
+    name = str(getattr(probed.func, "__name__", ""))
+    if name in _DIVIDING and not numbers:
+        if name.startswith("conv"):
+            _guard_elements(builder, result)
         return
     symbols = [s for s in probed.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
     if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):
@@ -124,11 +127,12 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     ranked = sorted(symbols, key=lambda sym: hints[sym])
     top = int(hints[ranked[-1]])
     if len(ranked) > 1 and _differs(probed, sizes, {s: top + 7 * (len(ranked) - i) for i, s in enumerate(ranked)}):
-        for small, large in pairwise(ranked):
+        for small, large in itertools.pairwise(ranked):
             dynamics.require(Relation("ge", large - small, _gap(probed, sizes, small, large)))
     for sym in symbols:
-        if hints[sym] > 2 and _differs(probed, sizes, {sym: 2}):
-            dynamics.require(Relation("ge", sym, _smallest(probed, sizes, sym)))
+        least = _smallest(probed, sizes, sym)
+        if least > 2:
+            dynamics.require(Relation("ge", sym, least))
         highest = dynamics.bounds.of(sym)[1] or _FAR
         if _differs(probed, sizes, {sym: highest}):
             dynamics.require(Relation("le", sym, _largest(probed, sizes, sym, highest)))
@@ -169,8 +173,16 @@ def _gap(probed: ProbedCall, sizes: object, small: Sym, large: Sym) -> int:
 
 
 def _smallest(probed: ProbedCall, sizes: object, sym: Sym) -> int:
-    """The size from which on the formulas hold, up to that of the call."""
-    return 2 + _least(int(probed.dynamics.table.hints[sym]) - 2, lambda n: _differs(probed, sizes, {sym: 2 + n}))
+    """The size from which on the formulas hold, up to that of the call; 2 where they hold for all."""
+    dynamics = probed.dynamics
+    hint, step = int(dynamics.table.hints[sym]), dynamics.memory.modulus.get(sym.name, 1)  # others are not let pass
+    first = 2 + (hint - 2) % step
+    raising = bool(sizes)  # else it gives no tensor
+
+    def differs(n: int) -> bool:
+        return _differs(probed, sizes, {sym: first + step * n}, raising=raising)
+
+    return first + step * _least((hint - first) // step, differs) if hint != first and differs(0) else 2
 
 
 def _largest(probed: ProbedCall, sizes: object, sym: Sym, highest: int) -> int:
@@ -191,15 +203,28 @@ def _least(right: int, differs: Callable[[int], bool]) -> int:
     return right
 
 
-def _differs(probed: ProbedCall, sizes: Any, values: dict[Sym, int]) -> bool:
-    """Whether the call works at these sizes, and its results have others (or other strides) than the formulas say."""
+def _guard_elements(builder: GraphBuilder, result: object) -> None:
+    """Guard that results are not empty: a convolution raises instead, which the program may handle."""
+    dynamics = builder.dynamics
+    for size in itertools.chain.from_iterable(_sizes(builder, result) or ()):
+        if dynamics is not None and isinstance(size, Expr):
+            if dynamics.unbacked is None or not dynamics.unbacked.among(size):
+                dynamics.require(Relation("ge", size, 1))
+
+
+def _differs(probed: ProbedCall, sizes: Any, values: dict[Sym, int], *, raising: bool = False) -> bool:
+    """Whether the call works at these sizes, and its results have others (or other strides) than the formulas say.
+
+    Arguments:
+        raising: what is told of a call that raises, if what is guarded lets these sizes pass.
+    """
     table = probed.dynamics.table
     if any(table.maximum.get(sym, value) < value for sym, value in values.items()):
         return False
     assignment = {**{sym: v for sym, v in table.hints.items() if sym not in table.definitions}, **values}
     results = probed.computed(assignment)
     if results is None:
-        return False
+        return raising and _is_guarded(probed.dynamics, values)
     try:
         expected = [tuple([int(table.evaluate(size, assignment)) for size in shape]) for shape in sizes]
     except (ArithmeticError, ValueError, KeyError):

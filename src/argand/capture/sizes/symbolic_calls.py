@@ -405,9 +405,8 @@ class ProbedCall:
 
     def _works_ordered(self, small: Sym, large: Sym, *, equal: bool = False) -> bool:
         for i in PROBED:
-            probe = self._probe(i)
-            least, most = sorted((probe[small], probe[large]))
-            if not self._works({**probe, small: least, large: least if equal else max(most, least + 1)}):
+            probe = self._probe(i)  # with the large one alone larger: it may be another that the small one exceeds
+            if not self._works({**probe, large: probe[small] if equal else max(probe[large], probe[small] + 1)}):
                 return False
         return True
 

@@ -382,6 +382,8 @@ def _agree(name: str) -> Any:
         value = getattr(info.tensor, name)(*args, **kwargs)
         guard_unmerged(builder, info)
         if args or kwargs or value is not True:  # of another memory format: that of one channel is that of many
+            if None in info.dynamic.sizes:  # type: ignore[union-attr]
+                give_up(builder, _dynamics(builder).table.symbols)
             _guard_degenerate(builder, info.dynamic.sizes, info.tensor)  # type: ignore[union-attr]
         _refuse_layout(builder, info, name, value)
         if any(getattr(s, name)(*args, **kwargs) != value for s in info.dynamic.siblings):  # type: ignore[union-attr]
