@@ -499,6 +499,12 @@ def test_numbers_that_are_no_larger_than_a_size(name: str) -> None:
         argand.compile(WITHIN[name], backend=compiled)(torch.ones(4, 3), 5)
 
 
+def test_the_size_that_a_number_is_within() -> None:
+    """In the second call it is within the other one too."""
+    calls = [((5, 8), 6), ((8, 9), 4), ((2, 15), 3), ((6, 11), 2)]
+    run(lambda x, k: x + x.topk(k, 1).values.sum(1, keepdim=True), [(torch.randn(shape), k) for shape, k in calls])
+
+
 @pytest.mark.parametrize("name", EQUAL)
 def test_numbers_that_equal_two_sizes_at_once(name: str) -> None:
     run(EQUAL[name], [(torch.ones(a, b, 8), a, b) for a, b in ((6, 14), (4, 17), (7, 15))])
