@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -387,3 +388,31 @@ def test_stats_and_clear_without_a_directory(tmp_path: Path) -> None:
             assert cache.stats().entries == 0 and cache.clear() == 0
     with config.patch(cache_dir="~nobody-knows/c"), pytest.raises(CacheError):
         cache.stats()
+
+
+def test_a_directory_that_is_swept_as_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its making and its lock it looks like a leftover: who takes it for one has it locked until it is gone."""
+    lock, remove, begun, waits = kernel_directories.lock, shutil.rmtree, threading.Event(), threading.Event()
+
+    def slowly(path: Path, **options: bool) -> None:
+        begun.set()
+        assert waits.wait(10)
+        remove(path, **options)
+
+    def first_the_sweeper(descriptor: int, seconds: float) -> bool:
+        if threading.current_thread() is not sweeper and not begun.is_set():
+            sweeper.start()
+            assert begun.wait(10)
+            threading.Timer(0.05, waits.set).start()
+        return lock(descriptor, seconds)
+
+    def sweep() -> None:
+        for path in tmp_path.glob(".build-*"):
+            kernel_directories.remove_left(path)
+
+    sweeper = threading.Thread(target=sweep)
+    monkeypatch.setattr(kernel_directories, "lock", first_the_sweeper)
+    monkeypatch.setattr(kernel_directories.shutil, "rmtree", slowly)
+    with kernel_directories.work_directory(tmp_path) as path:
+        sweeper.join(10)
+        assert path.is_dir()

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -526,10 +525,7 @@ def _sweep(folder: Path) -> None:
         for item in listing:
             name = item.name
             if name.startswith(".build-"):
-                path = Path(item.path)
-                if kernel_directories.is_left(path):
-                    shutil.rmtree(path, ignore_errors=True)
-                    files.remove(path)
+                kernel_directories.remove_left(Path(item.path))
                 continue
             kind = "failed" if name.startswith("failed-") else "corrupt" if name.endswith(".corrupt") else ""
             if kind or name.startswith(".new-"):
@@ -585,6 +581,5 @@ def clear() -> int:
     folder = kernel_directories.shared_root() / "kernels"
     entries = _entries(folder)
     for path in _files_in(folder, "*"):
-        if not path.name.startswith(".build-") or kernel_directories.is_left(path):
-            files.remove(path)
+        (kernel_directories.remove_left if path.name.startswith(".build-") else files.remove)(path)
     return len(entries)

@@ -231,21 +231,23 @@ def _new_directory(folder: Path, prefix: str) -> tuple[Path, int]:
     raise OSError(errno.EAGAIN, "new directories disappear", str(folder))
 
 
-def is_left(path: Path) -> bool:
-    """Whether a directory that `work_directory` made is in no living process's use."""
+def remove_left(path: Path) -> None:
+    """Delete a directory that `work_directory` made, if no living process uses it. It goes while it is locked here: who
+    has made it and not yet locked it finds it gone, and makes another."""
+    descriptor = -1
     try:
         info = os.lstat(path)
         if not stat.S_ISDIR(info.st_mode):
-            return True
-        if files.not_own(info):
-            return False
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            files.remove(path)
+        elif not files.not_own(info):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if lock(descriptor, 0.0):
+                shutil.rmtree(path, ignore_errors=True)
     except OSError:
-        return False
-    try:
-        return lock(descriptor, 0.0)
+        pass
     finally:
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class _Private:
@@ -264,8 +266,8 @@ class _Private:
             threads.at_end(self.remove)
         self.by_place[place] = path, descriptor, os.getpid()
         for other in Path(place).glob("argand-kernels-*"):
-            if other != path and is_left(other):
-                shutil.rmtree(other, ignore_errors=True)
+            if other != path:
+                remove_left(other)
         return path
 
     def remove(self) -> None:
