@@ -29,6 +29,15 @@ class Square(torch.autograd.Function):
 """A function of the program's own, part of the texts of several tests' modules."""
 
 
+def asking(kind: str) -> Callable[[ModuleType], None]:
+    """A change of a module whose `check` is about what its `WHAT` says."""
+
+    def change(module: ModuleType) -> None:
+        module.WHAT = kind  # type: ignore[attr-defined]
+
+    return change
+
+
 class Program:
     """A module's text, in a folder of the test's."""
 

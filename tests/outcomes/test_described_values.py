@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import argand
-from outcomes.processes import STORED, Program
+from outcomes.processes import STORED, Program, asking
 
 TEXT = """
 import numpy
@@ -71,13 +71,6 @@ def check(compile):
 KINDS = ("counting", "named", "of_class", "namespaces", "grown", "arrays")
 
 
-def _of(kind: str) -> Callable[[ModuleType], None]:
-    def change(module: ModuleType) -> None:
-        module.WHAT = kind  # type: ignore[attr-defined]
-
-    return change
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("values")
@@ -91,9 +84,9 @@ def program(folder: Path) -> Iterator[Program]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_later_process_captures_nothing(program: Program, kind: str) -> None:
-    said = program.run(_of(kind))
+    said = program.run(asking(kind))
     assert "stored" in said and "bypass" not in said, program.reasons
-    said = program.run(_of(kind))
+    said = program.run(asking(kind))
     assert "hit" in said and set(said) <= {"hit", "mismatch"}, program.reasons
 
 
@@ -111,10 +104,10 @@ def _other_name(module: Any) -> None:
 
 @pytest.mark.parametrize("change", [_other_default, _other_method, _other_name])
 def test_another_named_tuple_is_captured_anew(program: Program, change: Callable[[Any], None]) -> None:
-    program.run(_of("named"))
+    program.run(asking("named"))
 
     def both(module: ModuleType) -> None:
-        _of("named")(module)
+        asking("named")(module)
         change(module)
 
     assert "hit" not in program.run(both)
@@ -124,6 +117,6 @@ def test_another_named_tuple_is_captured_anew(program: Program, change: Callable
     ("kind", "old", "new"), [("of_class", "saved_tensors[0] * 2", "saved_tensors[0] * 3"), ("grown", "min(n", "max(n")]
 )
 def test_an_edited_method_is_captured_anew(program: Program, kind: str, old: str, new: str) -> None:
-    program.run(_of(kind))
+    program.run(asking(kind))
     program.edit(old, new)
-    assert "hit" not in program.run(_of(kind))
+    assert "hit" not in program.run(asking(kind))

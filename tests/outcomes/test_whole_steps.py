@@ -15,7 +15,7 @@ import argand
 from argand.backends.stored_functions import exact_sizes
 from argand.graph.nodes import codec
 from argand.outcomes.resolver import Late, run_graph
-from outcomes.processes import SQUARE, STORED, Program
+from outcomes.processes import SQUARE, STORED, Program, asking
 
 STEPS = (
     """
@@ -97,13 +97,6 @@ def check(compile):
 KINDS = ("by hand", "custom", "adamw", "sgd")
 
 
-def what(kind: str) -> Callable[[ModuleType], None]:
-    def change(module: ModuleType) -> None:
-        module.WHAT = kind  # type: ignore[attr-defined]
-
-    return change
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("steps")
@@ -114,14 +107,14 @@ def stored(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Progr
     """The program, and of which of its functions outcomes are stored."""
     with argand.config.patch({**STORED, "cache_dir": str(folder / "cache")}):
         program = Program(folder, STEPS)
-        said = program.run(what(request.param))
+        said = program.run(asking(request.param))
         assert "bypass" not in said, program.reasons
         yield program, request.param
 
 
 def test_a_later_process_captures_nothing(stored: tuple[Program, str]) -> None:
     program, kind = stored
-    assert set(program.run(what(kind))) <= {"hit", "mismatch"}, program.reasons
+    assert set(program.run(asking(kind))) <= {"hit", "mismatch"}, program.reasons
 
 
 @pytest.mark.parametrize(
@@ -135,7 +128,7 @@ def test_a_later_process_captures_nothing(stored: tuple[Program, str]) -> None:
 def test_an_edited_part_is_captured_anew(stored: tuple[Program, str], old: str, new: str) -> None:
     program, kind = stored
     program.edit(old, new)
-    assert "hit" not in program.run(what(kind))
+    assert "hit" not in program.run(asking(kind))
 
 
 def _other_backward(module: ModuleType) -> None:
@@ -174,7 +167,7 @@ def test_what_changes_without_an_edit_is_seen(stored: tuple[Program, str]) -> No
 
     def other(change: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
         def both(module: ModuleType) -> None:
-            what(kind)(module)
+            asking(kind)(module)
             change(module)
 
         return both
