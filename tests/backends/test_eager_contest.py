@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -395,7 +396,7 @@ def test_large_graphs_have_no_contest() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_small_training_steps_are_eagers(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the steps after the contest, which eager wins here; graphs that draw random numbers have none."""
-    monkeypatch.setattr(eager_contest.Contest, "is_slower", lambda *_: "slower")
+    monkeypatch.setattr(eager_contest.Contest, "is_slower", lambda *_: ("slower", math.inf))
     told: list[events.Event] = []
     stop = events.bus.subscribe(told.append, ("fallback",))
     weights = []
@@ -557,9 +558,9 @@ def test_each_power_of_two_of_a_size_is_compared_by_itself(gradients: bool, monk
     """The frames of small calls are left to themselves, those of large ones run compiled; results are eager's."""
     compared: list[int] = []
 
-    def is_slower(contest: Any, args: Any, backward: bool) -> str:
+    def is_slower(contest: Any, args: Any, backward: bool) -> tuple[str, float]:
         compared.append(args[0].shape[0])
-        return "slower" if args[0].shape[0] < 16 else ""
+        return "slower" if args[0].shape[0] < 16 else "", math.inf
 
     monkeypatch.setattr(eager_contest.Contest, "is_slower", is_slower)
     weight = torch.randn(4, 4, requires_grad=gradients)

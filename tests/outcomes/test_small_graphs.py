@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,9 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[b
     """Whether each comparison was with gradients; what it finds is `ANSWER`."""
     seen: list[bool] = []
 
-    def is_slower(_: Any, args: Any, backward: bool) -> str | None:
+    def is_slower(_: Any, args: Any, backward: bool) -> tuple[str | None, float]:
         seen.append(backward)
-        return ANSWER[0]
+        return ANSWER[0], math.inf
 
     monkeypatch.setattr(eager_contest.Contest, "is_slower", is_slower)
     monkeypatch.setattr(threads, "working", lambda: False)

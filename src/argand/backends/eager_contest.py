@@ -25,7 +25,7 @@ from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.backends import slow_kernels
-from argand.backends.small_graphs import Compare, left_to_eager, small_graph
+from argand.backends.small_graphs import left_to_eager, small_graph
 from argand.config import config
 from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import lies_densely
@@ -115,8 +115,14 @@ def unless_too_small(
         return compiled
     records, asked = has_backward is not None, has_backward or (lambda: False)
     contest = Contest(compiled, lazy_forward(gm), written=written)
-    compare: Compare = lambda args: (contest.is_slower(args, asked()), contest.gain)  # noqa: E731
-    return small_graph(compiled, contest.forward, key, compare, records=records, varies="symbols" in gm.meta)
+    return small_graph(
+        compiled,
+        contest.forward,
+        key,
+        lambda args: contest.is_slower(args, asked()),
+        records=records,
+        varies="symbols" in gm.meta,
+    )
 
 
 @dataclass(slots=True)
@@ -128,11 +134,7 @@ class _Times:
 
 
 class Contest:
-    """One compiled graph and the graph itself. Arguments: as `contested`'s.
-
-    Fields:
-        gain: seconds that a call gained when it was compared last; infinite before.
-    """
+    """One compiled graph and the graph itself. Arguments: as `contested`'s."""
 
     def __init__(
         self,
@@ -144,7 +146,6 @@ class Contest:
     ) -> None:
         self.compiled, self.forward, self.choose = compiled, forward, choose
         self.kept, self.written = kept, written
-        self.gain = math.inf
         self.calls: dict[int, int] = {}
         self.next: dict[int, int] = {}
         self.settled: dict[int, Call] = {}
@@ -199,31 +200,30 @@ class Contest:
             elif times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
                 self._lost(times, args, sizes)
 
-    def is_slower(self, args: Sequence[Any], backward: bool) -> str | None:
-        """That a small graph is as fast by eager's kernels, in words; "" where it is not. None: that is not known.
+    def is_slower(self, args: Sequence[Any], backward: bool) -> tuple[str | None, float]:
+        """That a small graph is as fast by eager's kernels, in words; "" where it is not. None: that is not known. And
+        how many seconds a call of the compiled one gains; infinite where they were not compared.
 
         Arguments:
             backward: gradients are computed, too.
         """
         if _elements(args) > _SMALL_ELEMENTS:  # of a graph for many sizes
-            return ""
+            return "", math.inf
         if torch.are_deterministic_algorithms_enabled() or torch.is_autocast_enabled("cpu") or not self.may_run(args):
-            return None
+            return None, math.inf
         return uncaptured(self._is_slower, args, backward)
 
-    def _is_slower(self, args: Sequence[Any], backward: bool) -> str | None:
+    def _is_slower(self, args: Sequence[Any], backward: bool) -> tuple[str | None, float]:
         with _unseen():
             times = self._times(args, backward)
             if times is None:
-                return None
-            self.gain = times.eager - times.compiled
-            if times.compiled <= times.eager * _GAINS:
-                return ""
-            return (
+                return None, math.inf
+            text = (
                 f"a small graph takes {times.compiled * 1e6:.0f} us{' with its gradients' * backward}, and "
                 f"{times.eager * 1e6:.0f} us by eager's kernels, which run it from now on"
             )
-        return None
+            return "" if times.compiled <= times.eager * _GAINS else text, times.eager - times.compiled
+        return None, math.inf
 
     def _lost(self, times: _Times, args: Sequence[Any], sizes: int) -> None:
         if self.choose:

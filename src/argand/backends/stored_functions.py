@@ -68,8 +68,7 @@ def stored_small(
             has_backward = records and bool(backward_entries.read(key)["parts"])
         except CacheError:
             return None, 0.0
-        contest = Contest(compiled, graph)
-        return contest.is_slower(args, has_backward), contest.gain
+        return Contest(compiled, graph).is_slower(args, has_backward)
 
     return small_graph(compiled, graph, lambda: key, compare, records=records, varies=varies, stored=True)
 
