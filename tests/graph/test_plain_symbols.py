@@ -17,7 +17,8 @@ ASKED = [
     ("expect_true", (False,)), ("sym_and", (True, True, False)), ("sym_and", (True,)), ("sym_or", (False, True)),
     ("sym_eq", (3, 3)), ("sym_eq", ([1, 2], torch.Size([1, 2]))), ("sym_eq", ((1, 2), (1, 2, 3))),
     ("is_nested_int", (3,)), ("has_guarding_hint", (2.5,)), ("statically_known_false", (True,)), ("guard_int", (7,)),
-    ("has_hint", (3,)), ("size_hint", (5,)),
+    ("has_hint", (3,)), ("size_hint", (5,)), ("free_symbols", ([3, 2.5],)), ("free_unbacked_symbols", (torch.ones(2),)),
+    ("has_free_symbols", (torch.ones(2)[:0],)), ("has_free_unbacked_symbols", (4,)),
 ]
 def answers(module):
     return {f"{name}{args}": getattr(module, name)(*args) for name, args in ASKED if hasattr(module, name)}

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch.utils._ordered_set import OrderedSet
+
 SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 _PACKAGE, _, _LAST = SYMBOLIC.rpartition(".")
 _SETTINGS = f"{_PACKAGE}._config"
@@ -63,6 +66,17 @@ def _ask_real(name: str, *args: Any, **kwargs: Any) -> object:
     return getattr(_real(SYMBOLIC), name)(*args, **kwargs)
 
 
+def _is_plain(value: object) -> bool:
+    """Whether a number, or a tensor or what has several of them, has no symbolic number in it."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            return False
+        return all(type(each) is int for each in (*value.shape, *value.stride(), value.storage_offset()))
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or _is_number(value)
+
+
 def _is_bool(value: object) -> bool:
     return value is True or value is False
 
@@ -97,10 +111,12 @@ _ANSWERS: tuple[tuple[str, Callable[..., object], Callable[..., object]], ...] =
     ("has_hint", _is_number, lambda x: True),
     ("size_hint", lambda value: type(value) is int, lambda x: x),
     ("guard_int", lambda value: type(value) is int, lambda x: x),
+    *((name, _is_plain, lambda x: OrderedSet()) for name in ("free_symbols", "free_unbacked_symbols")),
+    *((name, _is_plain, lambda x: False) for name in ("has_free_symbols", "has_free_unbacked_symbols")),
 )
 
 _OTHERS = (
-    "guard_size_oblivious", "guarding_hint_or_throw", "free_unbacked_symbols", "constrain_range",
+    "guard_size_oblivious", "guarding_hint_or_throw", "constrain_range",
     "_constrain_range_for_size", "_advise_is_size", "_advise_is_bounded",
 )  # fmt: skip
 """Functions that are imported beside these, and hardly called: the real ones answer."""

@@ -16,6 +16,7 @@ import torch
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.name_tables import words
 from argand.capture.metadata import kinds
+from argand.graph.plain_checks import with_plain_checks
 from argand.graph.trees import mapped
 from argand.interruptions import let_pass
 
@@ -188,16 +189,19 @@ def _run(func: Function, call: kinds.Call, fill: int, smaller: _Smaller | None, 
     return None
 
 
+def _call_on_meta(func: Function, args: Args, kwargs: Kwargs) -> None:
+    args, kwargs = mapped(
+        (args, kwargs), lambda leaf: torch.empty_like(leaf, device="meta") if isinstance(leaf, _Tensor) else leaf
+    )
+    func(*args, **kwargs)
+
+
 def warns(func: Function, args: Args, kwargs: Kwargs) -> bool:
     """Whether a Python function of torch's warns of these arguments. It is given tensors like them on meta."""
     with torch._C.DisableTorchFunction(), warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         try:
-            args, kwargs = mapped(
-                (args, kwargs),
-                lambda leaf: torch.empty_like(leaf, device="meta") if isinstance(leaf, _Tensor) else leaf,
-            )
-            func(*args, **kwargs)
+            with_plain_checks(_call_on_meta, (func, args, kwargs), {})
         except Exception as error:  # for which the call itself is asked
             let_pass(error)
             return False
