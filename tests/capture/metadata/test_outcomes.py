@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.capture.metadata import outcomes_db
 
 import argand
 import sweeps
-from argand.capture.metadata import kinds, outcomes
+from argand.capture.metadata import kinds, outcomes, rules
 from helpers import assert_same
 
 FIGURES = {"breaks", "compared", "crashed", "known", "raised"}
@@ -84,3 +85,22 @@ def test_kinds_tell_modes_and_numbers_apart() -> None:
         assert outcomes.stand_ins(torch.add, kinds.of_call((x, 1.0), {}), ()).dtype is torch.float64
     finally:
         torch.set_default_dtype(default)
+
+
+@pytest.mark.parametrize("function", [F.hardswish, F.hardsigmoid, F.relu6, F.mish, F.selu, F.hardtanh])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_activations_in_place_are_told_as_torch_tells_them(function: Any, requires_grad: bool) -> None:
+    for rest in ((), (0.0, 6)) if function is F.hardtanh else ((),):
+        told = []
+        for run in (rules.RULES[function], function):
+            base = torch.empty(2, 3, device="meta", requires_grad=requires_grad) * 1
+            x = base[:1]
+            result = run(x, *rest, inplace=True)
+            told.append((result is x, base._version, result.requires_grad, result.is_leaf, tuple(result.shape)))
+            if requires_grad:
+                with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+                    run(torch.empty(2, device="meta", requires_grad=True), *rest, inplace=True)
+        assert told[0] == told[1]
+    for x, inplace in ((torch.empty(2, device="meta"), False), (torch.empty(2, dtype=torch.int64), True)):
+        with pytest.raises(rules.Unknown):
+            rules.RULES[function](x, inplace=inplace)

@@ -11,7 +11,7 @@ import torch
 from argand.graph.metadata import metas
 from argand.graph.metadata.plain_results import RULES, plain_results
 from argand.graph.metadata.specs import Spec, SpecTable
-from argand.graph.metadata.strides import contiguous_strides
+from argand.graph.metadata.strides import channels_last_strides, contiguous_strides
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ LAST = spec((2, 4, 8, 8), stride=(256, 1, 32, 4))
 
 def layouts(results):
     results = results if isinstance(results, (tuple, list)) else [results]
-    return [(tuple(one.shape), one.stride(), one.dtype) for one in results]
+    return [None if one is None else (tuple(one.shape), one.stride(), one.dtype) for one in results]
 
 
 def calls():
@@ -96,9 +96,51 @@ def image_calls():
             yield aten.native_group_norm.default, (x, weight, weight, 2, 6, math.prod(size), groups, 1e-5), {}
 
 
+def last(size, dtype=torch.float32) -> Spec:
+    return spec(size, dtype, channels_last_strides(size))
+
+
+def laid_out_calls():
+    one = spec((6,))
+    for laid, size in itertools.product((spec, last), ((2, 6, 5, 3), (1, 6, 1, 3), (3, 6, 4, 4))):
+        x = laid(size)
+        for func, rest in (
+            (aten.hardswish.default, ()),
+            (aten.hardswish_backward.default, (x,)),
+            (aten.hardsigmoid_backward.default, (x,)),
+            (aten.hardtanh.default, (0.0, 6)),
+            (aten.hardtanh_backward.default, (x, 0.0, 6.0)),
+            (aten.leaky_relu_backward.default, (x, 0.1, True)),
+            (aten.elu_backward.default, (1, 1.0, 1, False, x)),
+            (aten.threshold_backward.default, (x, 0)),
+            (aten._adaptive_avg_pool2d.default, ([2, 7],)),
+        ):
+            yield func, (x, *rest), {}
+        for grad in ((2, 6, 1, 1), (2, 6, 3, 2)):
+            yield aten._adaptive_avg_pool2d_backward.default, (laid(grad), x), {}
+        for weight, training in itertools.product((None, one), (False, True)):
+            yield aten.native_batch_norm.default, (x, weight, weight, one, one, training, 0.1, 1e-5), {}
+            saved = (one, one) if training else (spec((0,)), spec((0,)))
+            for other, wanted in itertools.product((spec(size), last(size)), ([True] * 3, [True, False, False])):
+                rest = (weight, one, one, *saved, training, 1e-5, wanted)
+                yield aten.native_batch_norm_backward.default, (other, x, *rest), {}
+        yield aten._native_batch_norm_legit_functional.default, (x, one, one, one, one, True, 0.1, 1e-5), {}
+        if min(size[2:]) > 2:
+            for step, pad, apart in ((1, 0, 1), (2, 1, 1)):
+                window = [3, 2], [step, step], [pad, pad], [apart, apart]
+                yield aten.max_pool2d_with_indices.default, (x, *window), {}
+                out = plain_results(aten.max_pool2d_with_indices.default, (x, *window), {})[0].shape
+                back = aten.max_pool2d_with_indices_backward.default
+                yield back, (spec(out), x, *window, False, spec(out, torch.int64)), {}
+        for groups, wanted in itertools.product((1, 2), ([True] * 3, [False, True, False], [True, False, True])):
+            rest = ([4] if wanted[2] else None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups, wanted)
+            grad, weight = laid((*size[:1], 4, *size[2:])), laid((4, 6 // groups, 3, 3))
+            yield aten.convolution_backward.default, (grad, x, weight, *rest), {}
+
+
 def test_rules_say_what_meta_kernels_say():
     answered = set()
-    for func, args, kwargs in (*calls(), *more_calls(), *image_calls()):
+    for func, args, kwargs in (*calls(), *more_calls(), *image_calls(), *laid_out_calls()):
         quick = plain_results(func, args, kwargs)
         assert quick is not None, (func, args)
         answered.add(func)
@@ -135,12 +177,22 @@ def test_rules_say_what_meta_kernels_say():
         (aten.convolution.default, (IMAGE, spec((6, 4, 9, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), {}),
         (aten.convolution.default, (IMAGE, spec((6, 4, 3, 3)), None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1), {}),
         (aten.convolution.default, (LAST, spec((6, 4, 3, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), {}),
-        (aten.native_batch_norm.default, (LAST, None, None, spec((4,)), spec((4,)), True, 0.1, 1e-5), {}),
         (aten.native_batch_norm.default, (IMAGE, None, None, spec((5,)), spec((4,)), True, 0.1, 1e-5), {}),
         (aten.native_batch_norm.default, (IMAGE, None, None, None, None, True, 0.1, 1e-5), {}),
         (aten.native_group_norm.default, (IMAGE, None, None, 2, 4, 64, 3, 1e-5), {}),
         (aten.native_group_norm.default, (LAST, None, None, 2, 4, 64, 2, 1e-5), {}),
-        (aten.max_pool2d_with_indices.default, (LAST, [2]), {}),
+        (aten.max_pool2d_with_indices.default, (spec((2, 4, 8, 8), stride=(512, 1, 64, 8)), [2]), {}),
+        (aten.max_pool2d_with_indices_backward.default, (IMAGE, IMAGE, [2], [], [0], [1], False, IMAGE), {}),
+        (aten.hardswish.default, (spec((2, 3), stride=(4, 1)),), {}),
+        (aten.hardswish.default, (spec((2, 3), torch.float16),), {}),
+        (aten.hardswish_backward.default, (IMAGE, LAST), {}),
+        (aten.threshold_backward.default, (spec((4, 8, 8)), IMAGE, 0), {}),
+        (aten._adaptive_avg_pool2d.default, (spec((4, 8, 8)), [1, 1]), {}),
+        (
+            aten.native_batch_norm_backward.default,
+            (IMAGE, IMAGE, None, None, None, None, None, True, 1e-5, [True] * 3),
+            {},
+        ),
         (aten.max_pool2d_with_indices.default, (IMAGE, [9]), {}),
         (aten.max_pool2d_with_indices.default, (IMAGE, [2], [0]), {}),
         (aten.max_pool2d_with_indices.default, (IMAGE, [2], [2], [2]), {}),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import torch
+import torch.nn.functional as F
 
 from argand import errors
 from argand.capture.metadata.meta_tensors import needs_grad, new
@@ -40,6 +41,23 @@ def _like(x: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """What a pointwise operation makes of a tensor."""
     size = tuple(x.shape)
     return new(size, iterator_strides(size, [(size, x.stride())]), x.dtype, requires_grad)
+
+
+def _in_place(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    """An activation that writes. Torch's kernels for stand-ins are decompositions (1 ms), that of `relu_` is none."""
+    if inplace is not True or tensor(x).dtype not in (torch.float32, torch.float64):
+        raise Unknown
+    return torch.relu_(x)
+
+
+def _hardtanh(x: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> torch.Tensor:
+    if not (type(min_val) in (int, float) and type(max_val) in (int, float) and min_val < max_val):
+        raise Unknown
+    return _in_place(x, inplace)
+
+
+RULES.update(dict.fromkeys((F.hardswish, F.hardsigmoid, F.relu6, F.mish, F.selu), _in_place))
+RULES[F.hardtanh] = _hardtanh
 
 
 # ---------------------------------------------------------------------- those that look at values

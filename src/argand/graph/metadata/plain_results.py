@@ -2,9 +2,9 @@
 
 Torch's meta kernels of these are Python, a decomposition with checks (0.3 to 1 ms a call), and the first that runs in a
 process imports sympy (0.3 s).
-A rule answers only for tensors that are not empty, of one floating dtype, whose results are contiguous; for all else it
-gives None, and the meta kernel judges. Of sizes that do not fit together it says so (probes of sizes that vary often do
-not), and eager's own kernel says what is wrong.
+A rule answers only for tensors that are not empty, of one floating dtype, whose results are contiguous, or have their
+channels innermost as the arguments have; for all else it gives None, and the meta kernel judges. Of sizes that do not
+fit together it says so (probes of sizes that vary often do not), and eager's own kernel says what is wrong.
 """
 
 from __future__ import annotations
@@ -17,14 +17,22 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from argand.graph.metadata.specs import Spec
-from argand.graph.metadata.strides import Ints, broadcast_shape, contiguous_strides, suggests_channels_last
+from argand.graph.metadata.strides import (
+    Ints,
+    broadcast_shape,
+    channels_last_strides,
+    contiguous_strides,
+    is_contiguous,
+    suggests_channels_last,
+)
+from argand.graph.operators.aten_names import of_aten
 
 aten = torch.ops.aten
 
 _FLOATING = frozenset((torch.float32, torch.float64))
 
-Result: TypeAlias = "tuple[Ints, torch.dtype]"
-"""Size and dtype of a contiguous tensor."""
+Result: TypeAlias = "tuple[Ints, torch.dtype] | tuple[Ints, torch.dtype, torch.memory_format] | None"
+"""Size and dtype of a tensor, and its memory format where it is not contiguous; None for one that is not asked for."""
 
 
 class Unfit(Exception):
@@ -48,8 +56,14 @@ def plain_results(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return None
     if results is None:
         return None
-    tensors = [torch.empty(size, dtype=dtype, device="meta") for size, dtype in results]
+    tensors = [None if result is None else _tensor(*result) for result in results]
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _tensor(
+    size: Ints, dtype: torch.dtype, memory_format: torch.memory_format = torch.contiguous_format
+) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format)
 
 
 def _without_memory(value: Any) -> Any:
@@ -230,11 +244,36 @@ def _convolution(
     return (((x.size[0], channels, *sizes), x.dtype),) if min(sizes) > 0 else None
 
 
+def _convolution_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    bias_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    mask: Any,
+) -> tuple[Result, ...] | None:
+    """In two dimensions, of tensors of one format."""
+    laid = _format(x) if _plain(grad, x, weight) and len(x.size) == 4 else None
+    if laid is None or not laid is _format(grad) is _format(weight):
+        return None
+    channels = weight.size[1] * groups if transposed else weight.size[0]
+    if mask[2] and tuple(bias_size) != (channels,):
+        return None
+    results: tuple[Result, ...] = (x.size, x.dtype, laid), (weight.size, x.dtype, laid), ((channels,), x.dtype)
+    return tuple([result if wanted else None for result, wanted in zip(results, mask)])
+
+
 def _max_pool(
     x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
 ) -> tuple[Result, ...] | None:
     """In two dimensions, of windows that begin inside."""
-    if not _plain(x) or len(x.size) != 4 or not _row_major(x) or ceil_mode:
+    laid = _format(x) if _plain(x) else None
+    if laid is None or len(x.size) != 4 or ceil_mode:
         return None
     windows = [_pair(values) for values in (kernel, stride or kernel, padding, dilation)]
     if not all(windows):
@@ -247,7 +286,28 @@ def _max_pool(
             return None
         sizes.append((n + 2 * pad - span) // step + 1)
     size = (*x.size[:2], *sizes)
-    return (size, x.dtype), (size, torch.int64)
+    return (size, x.dtype, laid), (size, torch.int64, laid)
+
+
+def _max_pool_backward(
+    grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, indices: Any
+) -> tuple[Result, ...] | None:
+    results = _max_pool(x, kernel, stride, padding, dilation, ceil_mode) if _plain(grad, x) else None
+    if results is None or results[0] is None or not results[0][0] == grad.size == indices.size:
+        return None
+    return ((x.size, x.dtype, _format(x)),)
+
+
+def _adaptive_pool(x: Any, size: Any) -> tuple[Result, ...] | None:
+    laid = _format(x) if _plain(x) else None
+    if laid is None or len(x.size) != 4 or len(size) != 2 or min(size) < 1:
+        return None
+    return (((*x.size[:2], *size), x.dtype, laid),)
+
+
+def _adaptive_pool_backward(grad: Any, x: Any) -> tuple[Result, ...] | None:
+    laid = _format(x) if _plain(grad, x) else None
+    return ((x.size, x.dtype, laid),) if laid is not None and len(grad.size) == len(x.size) == 4 else None
 
 
 def _pair(values: Any) -> Sequence[int]:
@@ -257,18 +317,35 @@ def _pair(values: Any) -> Sequence[int]:
 
 
 def _row_major(spec: Spec) -> bool:
-    return _contiguous(spec) and not suggests_channels_last(spec.size, spec.stride)
+    return _format(spec) is torch.contiguous_format
+
+
+def _format(spec: Spec) -> torch.memory_format | None:
+    """The memory format of a tensor that fits one alone; None for another, and where it is neither of the two."""
+    size, stride = spec.size, spec.stride
+    if _contiguous(spec):
+        return None if suggests_channels_last(size, stride) else torch.contiguous_format
+    innermost = len(size) == 4 and stride == channels_last_strides(size) and not is_contiguous(size, stride)
+    return torch.channels_last if innermost else None
+
+
+def _like_all(x: Any, *others: Any) -> tuple[Result, ...] | None:
+    """Pointwise, of tensors that look the same, and numbers."""
+    specs = [x, *(value for value in others if value.__class__ is Spec)]
+    alike = _plain(*specs) and all((spec.size, spec.stride) == (x.size, x.stride) for spec in specs)
+    laid = _format(x) if alike else None
+    return None if laid is None else ((x.size, x.dtype, laid),)
 
 
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Result, ...] | None:
     """With running statistics. In inference nothing is saved."""
-    channels = _normalized(x, weight, bias, mean, var)
-    if channels is None or mean is None or var is None:
+    laid = _normalized(x, weight, bias, mean, var)
+    if laid is None or mean is None or var is None:
         return None
-    saved = channels if training else (0,)
-    return (x.size, x.dtype), (saved, x.dtype), (saved, x.dtype)
+    saved = x.size[1:2] if training else (0,)
+    return (x.size, x.dtype, laid), (saved, x.dtype), (saved, x.dtype)
 
 
 def _batch_norm_of_batch(
@@ -279,24 +356,54 @@ def _batch_norm_of_batch(
     return None if results is None else (*results, results[1], results[1])
 
 
-def _normalized(x: Any, *parameters: Any) -> Ints | None:
-    """The size of what there is one of a channel; None where the arguments are not that plain."""
-    given = [value for value in parameters if value is not None]
-    if not _plain(x, *given) or len(x.size) < 2 or not _row_major(x):
+def _batch_norm_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    mean: Any,
+    var: Any,
+    saved_mean: Any,
+    saved_scale: Any,
+    training: bool,
+    eps: float,
+    mask: Any,
+) -> tuple[Result, ...] | None:
+    """Of a gradient that is as large as the result."""
+    used = (saved_mean, saved_scale) if training else (mean, var)
+    laid = _normalized(x, weight, *used)
+    if laid is None or None in used or not _plain(grad, x) or grad.size != x.size or not mask[0]:
         return None
-    return x.size[1:2] if all(value.size == x.size[1:2] for value in given) else None
+    sums = [(x.size[1:2], x.dtype) if wanted else None for wanted in mask[1:]]
+    return (x.size, x.dtype, laid), *sums
+
+
+def _normalized(x: Any, *parameters: Any) -> torch.memory_format | None:
+    """The format of what is normalized; None where the arguments are not plain, or a parameter is not one a channel."""
+    given = [value for value in parameters if value is not None]
+    if not _plain(x, *given) or len(x.size) < 2:
+        return None
+    return _format(x) if all(value.size == x.size[1:2] for value in given) else None
 
 
 def _group_norm(
     x: Any, weight: Any, bias: Any, count: int, channels: int, rest: int, groups: int, eps: float
 ) -> tuple[Result, ...] | None:
-    if _normalized(x, weight, bias) is None or x.size[:2] != (count, channels) or groups < 1 or channels % groups:
+    if (
+        _normalized(x, weight, bias) is not torch.contiguous_format
+        or x.size[:2] != (count, channels)
+        or groups < 1
+        or channels % groups
+    ):
         return None
     if math.prod(x.size[2:]) != rest:
         return None
     return (x.size, x.dtype), ((count, groups), x.dtype), ((count, groups), x.dtype)
 
 
+_POINTWISE = of_aten(
+    "hardswish hardswish_backward hardsigmoid_backward hardtanh hardtanh_backward leaky_relu_backward elu_backward "
+    "threshold_backward"
+)
 RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
     {
         aten.addmm.default: _addmm,
@@ -323,5 +430,11 @@ RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
         aten.native_batch_norm.default: _batch_norm,
         aten._native_batch_norm_legit_functional.default: _batch_norm_of_batch,
         aten.native_group_norm.default: _group_norm,
+        aten.convolution_backward.default: _convolution_backward,
+        aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+        aten._adaptive_avg_pool2d.default: _adaptive_pool,
+        aten._adaptive_avg_pool2d_backward.default: _adaptive_pool_backward,
+        aten.native_batch_norm_backward.default: _batch_norm_backward,
+        **dict.fromkeys(_POINTWISE, _like_all),
     }
 )
