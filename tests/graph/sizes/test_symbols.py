@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -136,3 +137,17 @@ def test_fit_never_answers_wrongly(shape: str, first: int, second: int, p: int, 
     assert fitted is not None
     for x, y in ((2, 2), (3, 17), (31, 5), (1000, 999), (77, 78)):
         assert table.evaluate(fitted, {a: x, b: y}) == table.evaluate(wanted, {a: x, b: y})
+
+
+@pytest.mark.parametrize("op", ["le", "gt"])
+def test_an_order_that_is_known_makes_no_symbols_go_in_step(op: str):
+    """Of numbers chosen such that one is the larger, what lies between is not a constant, nor what another symbol is."""
+    for values in itertools.permutations((9, 4, 3, 12), 3):
+        table = SymbolTable()
+        names = [Sym(f"s{i}", 2) for i in range(3)]
+        relation = Relation(op, names[2], names[0])
+        if not relation.compare(values[2], values[0]):
+            continue
+        a, b, c = (table.new("n", n, facts=[relation], name=s.name) for n, s in zip(values, names))
+        for wanted in (a - b, a - c, b - c, a + c, a + b, 2 * a - c, 2 * c - a, a - b - c, a + b - c):
+            assert table.fit([table.vector(wanted)[i] for i in (0, 3, 4)], at=(0, 3, 4)) in (wanted, None), values

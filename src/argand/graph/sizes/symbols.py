@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from operator import add, itemgetter, sub
 from typing import Any, Literal, TypeAlias
 
 from torch import fx
@@ -196,13 +196,14 @@ class SymbolTable:
             least, first = (self.evaluate(above, values) for values in (probe, self.hints))
             low = 0 if above else low
             best: list[tuple[int, Number]] = []
+            steps = self._steps(index)
             for value in _candidates(hint - first, low, high, modulus, index, number, self.kinds[sym], self.limit):
                 value = value + least if above else value
                 if value in taken:
                     continue
                 probe[sym] = value
                 if all(self._meets(fact, probe) is not False for fact in facts if sym in fact.symbols):
-                    best.append((self._alike(sym, index), value))
+                    best.append((self._alike(sym, index, steps), value))
                     if not best[-1][0] or len(best) == _COMPARED:
                         break
             if best:
@@ -218,17 +219,34 @@ class SymbolTable:
                     raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
                 probe[sym] = others[index % _ENOUGH]  # there are no more: every value that it may have is tried
 
-    def _alike(self, sym: Sym, index: int) -> int:
+    def _steps(self, index: int) -> dict[Sym, tuple[int, ...]]:
+        """How far the integers moved from the hint, at each rough probe up to one."""
+        others = [sym for sym in self.symbols if self.kinds[sym] == "int" and sym not in self.definitions]
+        return {sym: self._moved(sym, index) for sym in others} if index >= CONGRUENT else {}
+
+    def _moved(self, sym: Sym, index: int) -> tuple[int, ...]:
+        hint = int(self.hints[sym])
+        return tuple([int(probe[sym]) - hint for probe in self.probes[CONGRUENT : index + 1]])
+
+    def _alike(self, sym: Sym, index: int, steps: Mapping[Sym, tuple[int, ...]]) -> int:
         """How many other symbols a new one equals at a rough probe, or, when it has its last one, is less than at no
-        assignment, or more than at none: what depends on their order would not be seen to."""
-        if index < CONGRUENT or self.kinds[sym] != "int":
+        assignment, or more than at none: what depends on their order would not be seen to. So it is with one, or the
+        sum or difference of two, that it goes in step with: what is between them would be taken for a constant.
+
+        Arguments:
+            steps: of the other symbols, up to this probe.
+        """
+        if not steps or self.kinds[sym] != "int":
             return 0
-        rough = [self.hints, *self.probes[CONGRUENT : index + 1]]
-        alike = 0
-        for other in self.symbols:
-            if self.kinds[other] == "int" and other not in self.definitions:
-                gaps = [values[sym] - values[other] for values in rough]
-                alike += 2 * (not gaps[-1]) + (index == PROBES - 1 and not min(gaps) < 0 < max(gaps))
+        last = index == PROBES - 1
+        own, first, moves = self._moved(sym, index), int(self.hints[sym]), set(steps.values())
+        alike = 4 * _in_step(own, moves)
+        for other, step in steps.items():
+            gap = first - int(self.hints[other])
+            gaps = [gap, *[gap + mine - its for mine, its in zip(own, step)]]
+            alike += 2 * (not gaps[-1]) + (last and not min(gaps) < 0 < max(gaps))
+            if last:
+                alike += _in_step(tuple(map(sub, own, step)), moves) + _in_step(tuple(map(add, own, step)), moves)
         return alike
 
     def _has_few(self) -> bool:
@@ -392,6 +410,11 @@ def _candidates(
     for turn in (*((21, 13, 8, 5, 3) if index >= CONGRUENT else ()), *range(1, _TRIES)):
         for sign in (1, -1) if index < PROBES - 1 else (-1, 1):
             yield from _within(hint + sign * modulus * turn, low, top)
+
+
+def _in_step(step: tuple[int, ...], steps: set[tuple[int, ...]]) -> bool:
+    """Whether something moves as one of others does, or as much to the other side."""
+    return step in steps or tuple([-value for value in step]) in steps
 
 
 def _is_limit(fact: Relation | Computed) -> bool:
