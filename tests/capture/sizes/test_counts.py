@@ -63,6 +63,23 @@ def test_a_count_that_equals_a_size_is_no_constant_for_good() -> None:
     assert len(findings.recompiles) == 3  # the first token, all others, prompts of other sizes
 
 
+def test_sizes_in_step_are_not_tried_apart() -> None:
+    def step(mask: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        length, n = mask.shape[1], cache.shape[1] + 1
+        if length > n or length < n:
+            return mask
+        return torch.arange(n) * mask  # as many as the mask has, by what was asked
+
+    compiled = argand.compile(step, backend="eager", fullgraph=True)
+    findings = Findings()
+    with findings.listening():
+        for n in (9, 10, 11, 12):
+            mask, cache = torch.ones(2, n), torch.ones(2, n - 1)
+            assert torch.equal(compiled(mask, cache), step(mask, cache))
+        assert torch.equal(compiled(mask, mask), mask)  # out of step
+    assert len(findings.recompiles) == 2
+
+
 def test_sizes_that_vary_before_a_break_vary_behind_it() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         parts = [x * 2, (x.T, x.shape[0])]

@@ -24,6 +24,7 @@ from argand.capture.sizes import symbolic_index, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym
+from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.relations import Number, Relation
 from argand.graph.trees import tensors_of
 
@@ -120,9 +121,10 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     symbols = [s for s in probed.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
     if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):
         return
-    sizes = _sizes(builder, result)
-    if sizes is None:
+    shapes = _sizes(builder, result)
+    if shapes is None:
         return
+    sizes = [[_own(probed, size) for size in shape] for shape in shapes]
     hints = dynamics.table.hints
     ranked = sorted(symbols, key=lambda sym: hints[sym])
     top = int(hints[ranked[-1]])
@@ -140,8 +142,19 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
         strides = _strides(builder, result)
         varied = [sym for sym in probed.symbols if dynamics.table.kinds[sym] == "int"]
         rows = [row for row in _further(varied, hints) if _is_guarded(dynamics, row)]
-        if strides is None or any(_differs(probed, [*sizes, *strides], row) for row in rows):
+        steps = [[_own(probed, step) for step in each] for each in strides or ()]
+        if strides is None or any(_differs(probed, [*sizes, *steps], row) for row in rows):
             symbolic_tensors.give_up(builder, numbers)
+
+
+def _own(probed: ProbedCall, size: object) -> object:
+    """A size by the symbols that a call depends on, if there is such a formula: others that are guarded to go in step
+    with these (`a <= b` beside `b <= a`) would stay as they are where these are tried at other values."""
+    table = probed.dynamics.table
+    if not isinstance(size, Expr) or table.inputs(size) <= frozenset(probed.symbols):
+        return size
+    fitter = Fitter([{sym: row[sym] for sym in probed.symbols} for row in table.assignments])
+    return fitter.fit(table.vector(size)) or size
 
 
 def _is_guarded(dynamics: Dynamics, values: Mapping[Sym, Number]) -> bool:
