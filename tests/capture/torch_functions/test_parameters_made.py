@@ -87,9 +87,20 @@ def a_parameter_as_one(x: torch.Tensor) -> Any:
     return (p * x).sum(), p, p is nn.Parameter, torch.is_tensor(p)
 
 
+def buffers(x: torch.Tensor) -> Any:
+    """Detached tensors with two attributes, which a module keeps among its buffers."""
+    model = nn.Linear(3, 3)
+    model.scale = nn.Buffer(torch.full((3,), 2.0))
+    model.passing = nn.Buffer(x, persistent=False)
+    model.scale.mul_(2)
+    kept = nn.Buffer(x * 3)
+    told = isinstance(kept, nn.Buffer), isinstance(x, nn.Buffer), model.passing.persistent, [*model._buffers]
+    return (x * model.scale * model.passing).sum(), model, kept, told
+
+
 PROGRAMS = [
     stays_inside, leaves_with_its_history, filled, over_memory_of_the_argument, of_integers, trained_within,
-    a_module_given_back, many_modules, under_no_grad, across_a_break, a_parameter_as_one,
+    a_module_given_back, many_modules, under_no_grad, across_a_break, a_parameter_as_one, buffers,
 ]  # fmt: skip
 
 

@@ -215,11 +215,13 @@ def _parameter(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     return state.graph.register(parameter, state.tensors[id(tensor)].node, info.device)
 
 
-@handler(
-    torch.nn.parameter.Buffer,
-    torch.nn.UninitializedParameter,
-    torch.nn.UninitializedBuffer,
-)
+@handler(torch.nn.Buffer)
+def _buffer(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """A detached tensor with two attributes: no object is of this class."""
+    return state.interpreter.call(torch.nn.Buffer.__new__, (fn, *args), kwargs)
+
+
+@handler(torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
 def _tensor_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     raise errors.graph_break(
         kind="tensor object made",
