@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -222,3 +223,27 @@ def test_strides_that_the_program_asks_for(call, backend):
         argand.reset()
         want, got = f(x.clone() if x is base else x), argand.compile(f, backend=backend)(x)
         assert want[1:] == got[1:] and want[0].stride() == got[0].stride()
+
+
+def argument_names(h: torch.Tensor, H: torch.Tensor, h_1: torch.Tensor, id: torch.Tensor, id_1: torch.Tensor) -> Any:
+    return h - 2 * H + 3 * h_1 - 4 * id + 5 * id_1
+
+
+def attribute_names(model: torch.nn.Module, x: torch.Tensor) -> Any:
+    return x * model.W + 2 * model.w
+
+
+def keyword_names(lambda_: torch.Tensor, _in: torch.Tensor, None_: torch.Tensor) -> Any:
+    return lambda_ - 2 * _in + 3 * None_
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_names_that_differ_in_case_or_are_words_of_python(backend: str) -> None:
+    """The code of a graph gave the value of `H` to `h`, which it then read for `h`; and `lambda` was no name."""
+    model = torch.nn.Module()
+    model.W, model.w = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.full((2,), 3.0))
+    for fn, given in ((argument_names, 5), (attribute_names, 1), (keyword_names, 3)):
+        for order in (1, -1):
+            tensors = [torch.full((2,), float(i)) for i in range(given)][::order]
+            arguments = [model, *tensors] if fn is attribute_names else tensors
+            assert_same(argand.compile(fn, backend=backend, fullgraph=True)(*arguments), fn(*arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 
 from argand.capture.facts.sources import ClosureSource, GlobalSource, LocalSource, Source
@@ -37,4 +38,6 @@ def placeholder_name(source: Source) -> str:
         text = source.friendly()
         prefix = {"local": "l_", "global": "g_", "closure": "c_"}.get(source.kind, "k_")
     clean = _NOT_IDENTIFIER.sub("_", text).strip("_") or "arg"
+    if keyword.iskeyword(clean):  # of `lambda_`
+        clean += "_"
     return prefix + clean if prefix or not clean[0].isdigit() else f"arg_{clean}"

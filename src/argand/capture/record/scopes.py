@@ -85,11 +85,20 @@ def placeholder(graph: fx.Graph, name: str) -> fx.Node:
 
 
 def read_inputs(graph: fx.Graph, inputs: Sequence[TensorInfo]) -> list[TensorInfo]:
-    """Those inputs of a finished graph that something reads; it loses the others."""
+    """Those inputs of a finished graph that something reads; it loses the others.
+
+    A node's name is its argument's in lower case, and another one where that is taken: the code of a graph gives one
+    to the other, argument after argument, and must not so write over an argument that comes later (`h = H; h_1 = h`).
+    """
     for info in inputs:
         if not info.node.users:
             graph.erase_node(info.node)
-    return [info for info in inputs if info.node.users]
+    read = [info for info in inputs if info.node.users]
+    named = {info.node.name: info.node for info in read}
+    for info in read:
+        if named.get(str(info.node.target), info.node) is not info.node:
+            info.node.target = info.node.name
+    return read
 
 
 def placeholders_first(graph: fx.Graph) -> None:
