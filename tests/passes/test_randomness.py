@@ -102,6 +102,19 @@ def test_fallback_random_gives_eagers_numbers() -> None:
         torch.testing.assert_close(native(fn)(x), want)
 
 
+@pytest.mark.parametrize("draw", ["v.normal_()", "torch.randn(8, 8, out=v)", "torch.normal(x[:, :8], 1.0, out=v)", "torch.bernoulli(x[:, :8], out=v)"])  # fmt: skip
+@pytest.mark.parametrize("view", ["x[:, ::2]", "x[:, :8].clone().t()"])
+def test_what_is_drawn_into_a_view_is_eagers(draw: str, view: str) -> None:
+    """Kernels draw in memory's order, and normal numbers otherwise where rows are not next to each other."""
+    fn: Any = eval(f"lambda x: [v := {view}, {draw}, x]", {"torch": torch})
+    results = []
+    with argand.config.patch(fallback_random=True):
+        for each in (fn, native(fn)):
+            torch.manual_seed(7)
+            results.append([*each(torch.full((8, 16), 0.5)), torch.get_rng_state()])
+    assert all(map(torch.equal, *results))
+
+
 def test_two_dropouts_differ() -> None:
     a, b = native(lambda x: (F.dropout(x, 0.5), F.dropout(x, 0.5)))(torch.ones(256))
     assert not torch.equal(a, b)

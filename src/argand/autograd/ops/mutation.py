@@ -14,7 +14,7 @@ from argand.autograd.recording.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec, strided_meta
-from argand.graph.metadata.strides import is_dense, meet
+from argand.graph.metadata.strides import is_contiguous, is_dense, meet, memory_order
 from argand.graph.plain_checks import with_plain_checks
 from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
@@ -115,6 +115,7 @@ def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
     result = tracer.run(form.func, positional, keywords)
     results = list(result) if isinstance(result, tuple) else [result]
     for name, new in zip(form.written, results[form.fresh :]):
+        _refuse_other_draws(tracer, func, bound.get(name), new)
         _write(tracer, bound.get(name), new)
     fresh = iter(results[: form.fresh])
     returned = tuple(bound[name] if name is not None else next(fresh) for name in form.returns)
@@ -166,6 +167,16 @@ def _spoils(one: Spec, two: Spec, elementwise: bool) -> bool:
         return True
     refused = is_dense(one.size, one.stride) and (begin != other or one.stride != two.stride)
     return refused or begin > other  # else it reads ahead
+
+
+def _refuse_other_draws(tracer: Recorder, func: Any, target: Any, drawn: Any) -> None:
+    """Kernels draw in the order of the memory that they fill; normal numbers otherwise where it is not row by row."""
+    if not compat.is_random(func) or not isinstance(target, torch.Tensor):
+        return
+    layouts = [(spec.size, spec.stride) for spec in (tracer.tensor(target).value.spec, drawn.value.spec)]
+    by_rows = func._schema.name in ("aten::normal_", "aten::normal")
+    if len({(memory_order(*layout), by_rows and is_contiguous(*layout)) for layout in layouts}) > 1:
+        raise AutogradError("random numbers are drawn into a tensor that is laid out otherwise than a new one")
 
 
 def _lies(spec: Spec) -> tuple[Any, ...]:
