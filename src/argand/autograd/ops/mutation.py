@@ -173,9 +173,13 @@ def _refuse_other_draws(tracer: Recorder, func: Any, target: Any, drawn: Any) ->
     """Kernels draw in the order of the memory that they fill; normal numbers otherwise where it is not row by row."""
     if not compat.is_random(func) or not isinstance(target, torch.Tensor):
         return
-    layouts = [(spec.size, spec.stride) for spec in (tracer.tensor(target).value.spec, drawn.value.spec)]
     by_rows = func._schema.name in ("aten::normal_", "aten::normal")
-    if len({(memory_order(*layout), by_rows and is_contiguous(*layout)) for layout in layouts}) > 1:
+
+    def order(spec: Spec) -> object:
+        layout = spec.size, spec.stride
+        return spec.dtype, memory_order(*layout), by_rows and is_contiguous(*layout)
+
+    if order(tracer.tensor(target).value.spec) != order(drawn.value.spec):
         raise AutogradError("random numbers are drawn into a tensor that is laid out otherwise than a new one")
 
 

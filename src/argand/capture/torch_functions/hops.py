@@ -461,6 +461,8 @@ _CHUNKS = ("chunk_size", "_preallocate_and_copy")
 def transformed(name: str, body: fx.GraphModule, flat: Sequence[object], *, at_once: bool = False) -> object:
     """The nested result of a function transform; `at_once`: not in chunks, which change nothing of what it is like."""
     call: Call = body.meta["call"]
+    # a trace keeps no setting back of torch's generator, by which each chunk draws what the first one did
+    at_once = at_once or call.options.get("randomness") == "same"
     options = {key: value for key, value in call.options.items() if not (at_once and key in _CHUNKS)}
     traced = name in ("jvp", "jacfwd") and being_traced()
     if traced:

@@ -264,12 +264,14 @@ def test_vmap_errors_are_eagers() -> None:
             fn(torch.ones(3, 4))
 
 
-def test_vmap_keeps_random_numbers() -> None:
+@pytest.mark.parametrize("options", [{"randomness": "different"}, {"randomness": "same", "chunk_size": 2}])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_vmap_keeps_random_numbers(backend: str, options: dict[str, object]) -> None:
     def f(x):
-        return torch.vmap(lambda a: a + torch.rand(4), randomness="different")(x)
+        return torch.vmap(lambda a: a + torch.rand(4), **options)(x)
 
     results = []
-    for fn in (f, argand.compile(f, backend="eager")):
+    for fn in (f, argand.compile(f, backend=backend)):
         torch.manual_seed(3)
         results.append((fn(torch.zeros(3, 4)), torch.rand(1)))
     assert_same(results[0], results[1], exact=True)
