@@ -487,6 +487,7 @@ def _demand(ended: Ended, product: Path, what: str) -> None:
 
 _ERROR_LINE = re.compile(r"^(?P<file>[^\s:]+\.cpp):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: .*$", re.MULTILINE)
 _ORIGIN_COMMENT = re.compile(r"^\s*// (?:Corresponding FX code line: )?(?P<code>\w+ = .*?)(?:\s+<- (?P<user>.*))?$")
+_HEADS = ('extern "C"', "static ")  # how functions begin
 _USER_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+?)(?:: (?P<text>.*))?$")
 
 
@@ -531,7 +532,7 @@ def _operand_lines(text: list[str], number: int) -> list[str]:
     for name in dict.fromkeys(re.findall(r"\btmp\d+\b", statement)):
         definition = re.compile(rf"\b{name} = ")
         for at in range(number - 2, -1, -1):
-            if text[at].startswith('extern "C"'):
+            if text[at].startswith(_HEADS):
                 break
             if definition.search(text[at]) and not text[at].lstrip().startswith("//"):
                 origin = _origin_above(text, at + 1)
@@ -552,6 +553,6 @@ def _origin_above(text: list[str], number: int) -> re.Match[str] | None:
         match = _ORIGIN_COMMENT.match(line)
         if match:
             return match
-        if line.startswith('extern "C"'):
+        if line.startswith(_HEADS):
             return None
     return None

@@ -39,7 +39,7 @@ def _checked(made: KernelPlan, dtype: torch.dtype = torch.float32, size: int = 3
 def test_equal_stages_are_one_loop_over_a_table(dtype: torch.dtype) -> None:
     few, many = (_plan([(f"a{n}", f"b{n}", "neg") for n in range(count)], 37, dtype) for count in (3, 40))
     texts = [_checked(made, dtype) for made in (few, many)]
-    assert [text.count("static const i32 rows[") for text in texts] == [1, 1]
+    assert [text.count("static const i64 rows[") for text in texts] == [1, 1]
     assert texts[0].count("store(") == texts[1].count("store(")
     assert all(f"{{{n}, {n + 40}}}," in texts[1] for n in range(40))
 

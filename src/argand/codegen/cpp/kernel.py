@@ -17,6 +17,7 @@ from argand.codegen.cpp.plan import _cost as stage_cost
 from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of, uses_replaced
 from argand.codegen.cpp.prelude import prelude
 from argand.codegen.cpp.repeated_stages import Declaration, with_tables
+from argand.codegen.cpp.shared_forms import with_shared_forms
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
 from argand.codegen.cpp.swept import SweptLoops
@@ -88,14 +89,15 @@ def generate(kernels: Sequence[KernelPlan], isa: IsaInfo, options: CppOptions | 
     vector_bytes = isa.vector_bytes
     if options.simdlen >= 0:
         vector_bytes = min(vector_bytes, options.simdlen // 8)
-    texts = []
+    printed: dict[str, str] = {}
     flagged = set()
     for plan in kernels:
         time_limit.check()
         printer = KernelPrinter(plan, vector_bytes, options, isa.cache_bytes)
-        texts.append(printer.text())
+        printed[plan.name] = printer.text()
         if printer.checks_indices:
             flagged.add(plan.name)
+    texts = with_shared_forms(printed)
     symbols = {plan.name: plan.name for plan in kernels}
     text = _file(texts)
     return CppSource(text, symbols, frozenset(flagged), _parts(texts, min(processor.count(), _COMPILERS)))
