@@ -50,10 +50,12 @@ class Timer:
 
     def __call__(self, calls, device):
         self.asked += 1
-        one, two, *copies = (call() for call in calls)
-        if not copies:  # else of training: what moves and turns tensors is timed, too
-            torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
-        return [*self.times, *[self.moved for _ in copies]]
+        one, *others = (call() for call in calls)
+        if not others:  # the copies around a convolution that stays
+            return [self.moved]
+        if others[0] is not None:  # else it lays gradients out as well
+            torch.testing.assert_close(one, others[0], rtol=1e-3, atol=1e-3)
+        return self.times
 
 
 def chosen(timer):
@@ -249,7 +251,9 @@ def test_in_training_a_convolution_stays_where_that_gains_more_than_the_copies_a
         for call in calls:
             call()
         asked.append(len(calls))
-        return [100.0, after, moved] if len(asked) <= 2 else [1000.0, 10.0, 0.0]
+        if len(calls) == 1:
+            return [moved]
+        return [100.0, after] if asked.count(2) <= 2 else [1000.0, 10.0]
 
     def step(x, w, v, big):
         def back(grad, given, weight, window, padding, dilation):
@@ -273,7 +277,17 @@ def test_in_training_a_convolution_stays_where_that_gains_more_than_the_copies_a
         assert found.stride() == want.stride()
     convolutions = [node for node in program.graph.nodes if node.target is torch.ops.aten.convolution.default]
     laid = [node.args[0].meta["val"].stride()[1] == 1 for node in convolutions]
-    assert laid == [not stays, True, False] and asked == [3] * 4
+    assert laid == [not stays, True, False] and asked == [2, 2, *([1, 1] if after > 100.0 else []), 2, 2]
+
+
+def test_operands_are_numbers_of_which_few_are_drawn():
+    for size, stride in (((0, 3), (3, 1)), ((5,), (2,)), ((4, 30, 70), (1, 280, 4)), ((3, 8192), (8192, 1))):
+        for dtype in (torch.float32, torch.bfloat16, torch.int64):
+            one = timing.random_tensor(size, stride, dtype, torch.device("cpu"))
+            assert (tuple(one.shape), one.stride(), one.dtype) == (size, stride, dtype)
+            assert one.abs().le(1.0).all() and (one == 0).all().item() is (dtype is torch.int64 or not one.numel())
+    whole = timing.random_tensor((3, 1 << 13), (1 << 13, 1), torch.float32, torch.device("cpu"))
+    assert whole[0].unique().numel() > 8000 and whole[0].equal(whole[2])
 
 
 def test_a_cpu_stops_timing_after_a_while(monkeypatch):

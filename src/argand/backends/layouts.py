@@ -29,6 +29,7 @@ from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 
 Timer = Callable[[Sequence[Callable[[], object]], torch.device], list[float]]
 Group = tuple[fx.Node, ...]
+Way = Callable[[], Any]
 
 _SHARE = 0.6  # of the estimated time of all convolutions: those that are timed take as much, the longest ones first
 _BYTES_PER_FLOP = 1 / 150  # as fast as a GPU's memory and its units for products of 16-bit floats are
@@ -293,79 +294,86 @@ def _times(
     timed: set[str] = set()
     whole, end = True, time.monotonic() + seconds
     for kind, group in groups.items():
-        taken = [0.0, 0.0, 0.0]
-        for node in group:
-            ways = _ways(node)
-            if each and len(group) > 1:
-                ways = _ways_in_training(node)
-            for place, one in enumerate(timer(ways, node.meta["device"])):
-                taken[place] += one
-        as_it_is, innermost, moved = (counts[kind] * one for one in taken)
-        if isnan(as_it_is):
+        operands = _Operands(group[0].meta["device"])
+        training = each and len(group) > 1
+        as_it_is, innermost = _together([_ways(node, operands, training) for node in group], timer, operands.device)
+        moved = 0.0
+        if training and innermost > _SLOWER * as_it_is:  # else nobody asks
+            (moved,) = _together([[_moved(node, operands)] for node in group], timer, operands.device)
+        if isnan(as_it_is + moved):
             whole = False
         else:
             if each and innermost > _SLOWER * as_it_is + moved:
                 slower.add(_digest(kind))
                 innermost = as_it_is + moved
             timed.add(_digest(kind))
-            before, after = before + as_it_is, after + innermost
+            before, after = before + counts[kind] * as_it_is, after + counts[kind] * innermost
         if time.monotonic() >= end:
             break
     return _Times(before, after, frozenset(slower), frozenset(timed), whole)
 
 
-def _ways(node: fx.Node) -> list[Callable[[], object]]:
-    """A convolution of random numbers as it is, and with the channels innermost; its weight is laid out anew."""
-    device: torch.device = node.meta["device"]
+class _Operands:
+    """Random numbers for the operands of some calls, each drawn and laid out once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._plain: dict[fx.Node, torch.Tensor] = {}
+        self._innermost: dict[fx.Node, torch.Tensor] = {}
+
+    def plain(self, arg: fx.Node) -> torch.Tensor:
+        """As the graph has it."""
+        if arg not in self._plain:
+            val: torch.Tensor = arg.meta["val"]
+            self._plain[arg] = random_tensor(val.shape, val.stride(), val.dtype, self.device)
+        return self._plain[arg]
+
+    def innermost(self, arg: fx.Node) -> torch.Tensor:
+        """With the channels innermost."""
+        if arg not in self._innermost:
+            self._innermost[arg] = self.plain(arg).contiguous(memory_format=torch.channels_last)
+        return self._innermost[arg]
+
+
+def _together(ways: Sequence[list[Way]], timer: Timer, device: torch.device) -> list[float]:
+    """How long each way takes for some calls, of each of which there are these ways."""
+    return [sum(times) for times in zip(*(timer(of_call, device) for of_call in ways))]
+
+
+def _ways(node: fx.Node, operands: _Operands, training: bool) -> list[Way]:
+    """A convolution of random numbers as it is, and with the channels innermost; its weight is laid out anew.
+
+    Arguments:
+        training: on a CPU. There kernels lay the weight out, else the library does, and lay its gradient back.
+    """
     last, rest = torch.channels_last, node.args[3:]
-    first, second, third = (_random(arg, device) for arg in node.args[:3])
-    assert first is not None and second is not None  # a convolution has them
-    laid, other = first.contiguous(memory_format=last), second.contiguous(memory_format=last)
-    call: Callable[..., object] = node.target
-    if node.target is torch.ops.aten.convolution.default:
-        in_kernel = device.type != "cpu"  # else the library lays the weight out
+    first, second, third = (operands.plain(arg) if isinstance(arg, fx.Node) else None for arg in node.args[:3])
+    assert second is not None  # a convolution has an argument and a weight
+    laid = operands.innermost(node.args[0])
+    call: Callable[..., Any] = node.target
+    if _is_forward(node):
+        in_kernel = training or operands.device.type != "cpu"
         return [
             lambda: call(first, second, third, *rest),
             lambda: call(laid, second.contiguous(memory_format=last) if in_kernel else second, third, *rest),
         ]
+    other = operands.innermost(node.args[1])
     assert third is not None  # the weight, after the gradient and the argument
-    return [
-        lambda: call(first, second, third, *rest),
-        lambda: call(laid, other, third.contiguous(memory_format=last), *rest),
-    ]
-
-
-def _ways_in_training(node: fx.Node) -> list[Callable[[], object]]:
-    """`_ways` where the weight is laid out by a kernel, and its gradient back; and the copies around it if it stays."""
-    last, rest = torch.channels_last, node.args[3:]
-    first, second, third = (_random(arg, node.meta["device"]) for arg in node.args[:3])
-    assert first is not None and second is not None
-    call: Callable[..., Any] = node.target
-    if _is_forward(node):
-        laid, result = first.contiguous(memory_format=last), call(first, second, third, *rest)
-        return [
-            lambda: call(first, second, third, *rest),
-            lambda: call(laid, second.contiguous(memory_format=last), third, *rest),
-            lambda: (laid.contiguous(), result.contiguous(memory_format=last)),
-        ]
-    assert third is not None
-    grad, x = (each.contiguous(memory_format=last) for each in (first, second))
 
     def innermost() -> None:
-        gradients = call(grad, x, third.contiguous(memory_format=last), *rest)
-        if gradients[1] is not None:
+        gradients = call(laid, other, third.contiguous(memory_format=last), *rest)
+        if training and gradients[1] is not None:
             gradients[1].contiguous()
 
-    wanted = bool(rest[-1][0])  # the gradient of the argument
-    return [
-        lambda: call(first, second, third, *rest),
-        innermost,
-        lambda: (grad.contiguous(), second.contiguous(memory_format=last) if wanted else None),
-    ]
+    return [lambda: call(first, second, third, *rest), innermost]
 
 
-def _random(arg: Any, device: torch.device) -> torch.Tensor | None:
-    if not isinstance(arg, fx.Node):
-        return None
-    val: torch.Tensor = arg.meta["val"]
-    return random_tensor(val.shape, val.stride(), val.dtype, device)
+def _moved(node: fx.Node, operands: _Operands) -> Way:
+    """The copies around a convolution that stays as it is."""
+    last = torch.channels_last
+    if _is_forward(node):
+        x, result = operands.innermost(node.args[0]), operands.plain(node)
+        return lambda: (x.contiguous(), result.contiguous(memory_format=last))
+    grad, x = operands.innermost(node.args[0]), operands.plain(node.args[1])
+    wanted = bool(node.args[-1][0])  # the gradient of the argument
+    return lambda: (grad.contiguous(), x.contiguous(memory_format=last) if wanted else None)

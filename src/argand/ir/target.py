@@ -148,7 +148,7 @@ def cpu(threads: int) -> Target:
         product_kernels=False,
         program_memory=0,
         activated_products=False,
-        layout_seconds=0.25,
+        layout_seconds=0.16,
         layout_products=2e7,
         parts_biases=False,
         depthwise_taps=9,  # larger windows want several results at once, which share what they read

@@ -14,6 +14,7 @@ ROUNDS = 5
 _REPEATS = 10  # of a call in a round
 _AHEAD = 1_000_000  # cycles that the GPU waits in a round (half a millisecond), while calls are queued
 _LEAST_REPEATS = 2
+_DRAWN = 1 << 13  # random numbers
 _LONG = 400.0  # microseconds from which a call is repeated less often
 _LEAST_ROUNDS_ON_HOST, _LONG_ON_HOST = 3, 0.03  # seconds of all rounds from which there are fewer
 _MOST_ROUNDS_ON_HOST, _SHORT_ON_HOST = 25, 0.004  # seconds of all rounds up to which there are more
@@ -26,12 +27,20 @@ def can_time() -> bool:
 
 
 def random_tensor(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Numbers to time a call on, not drawn from the program's generators; integers are zeros, as positions are."""
+    """Numbers to time a call on, not drawn from the program's generators; integers are zeros, as positions are.
+
+    They are some thousands, again and again: drawing one takes as long as ten multiplications.
+    """
     count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
-    flat = torch.zeros(count, dtype=dtype, device=device)
-    if dtype.is_floating_point:
-        generator = torch.Generator(device)
-        flat.copy_(torch.empty(count, device=device).uniform_(-1.0, 1.0, generator=generator.manual_seed(0)))
+    if not dtype.is_floating_point:
+        return torch.zeros(count, dtype=dtype, device=device).as_strided(tuple(size), tuple(stride))
+    generator = torch.Generator(device)
+    drawn = torch.empty(min(count, _DRAWN), device=device).uniform_(-1.0, 1.0, generator=generator.manual_seed(0))
+    flat = torch.empty(count, dtype=dtype, device=device)
+    whole = count // _DRAWN * _DRAWN
+    if whole:
+        flat[:whole].view(-1, _DRAWN).copy_(drawn)
+    flat[whole:].copy_(drawn[: count - whole])
     return flat.as_strided(tuple(size), tuple(stride))
 
 
