@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from argand.codegen.cpp.prelude import prelude
+from argand.codegen.cpp.prelude import prelude, words
 from argand.runtime import toolchain
 
 KINDS = {"f32x16": 16, "f32x8": 8, "f32x4": 4, "f32": 1, "f64x8": 8, "f64x4": 4, "f64": 1}
@@ -26,7 +26,7 @@ def library():
 extern "C" void fmod_{kind}(const {element}* x, const {element}* y, {element}* z, i64 n) {{
   for (i64 i = 0; i < n; i += {lanes}) {one if lanes == 1 else many}
 }}"""
-    return toolchain.load_text(prelude(text) + text)
+    return toolchain.load_text(prelude(words(text)) + text)
 
 
 def pairs(dtype):

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from argand.codegen.cpp.prelude import prelude
+from argand.codegen.cpp.prelude import prelude, words
 from argand.runtime import toolchain
 
 # name -> (largest error allowed in ulp for float32, float64; where to look)
@@ -78,7 +78,7 @@ extern "C" void {name}_{kind}x{lanes}(const {kind}* x, {kind}* y, i64 n) {{
         for kind in ("f32", "f64"):
             text += f"""
 extern "C" void {name}_{kind}(const {kind}* x, {kind}* y, i64 n) {{ for (i64 i = 0; i < n; ++i) y[i] = {name}(x[i]); }}"""
-    return toolchain.load_text(prelude(text) + text)
+    return toolchain.load_text(prelude(words(text)) + text)
 
 
 def run(library, name, kind, x):

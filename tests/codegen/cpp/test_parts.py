@@ -22,7 +22,7 @@ from argand.codegen.cpp import kernel, prelude
 )
 def test_as_many_parts_as_save_time(lengths: list[int], most: int, parts: int) -> None:
     texts = [f"void f{number}() {{}}  // {'x' * length}\n" for number, length in enumerate(lengths)]
-    files = kernel._parts(texts, most)
+    files = kernel._parts(texts, {text: prelude.words(text) for text in texts}, most)
     assert len(files) == parts
     if parts:
         assert all(sum(text in file for file in files) == 1 for text in texts)

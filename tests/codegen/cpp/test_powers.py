@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from argand.codegen.cpp.prelude import prelude
+from argand.codegen.cpp.prelude import prelude, words
 from argand.runtime import toolchain
 
 KINDS = {"f32x16": 16, "f32x8": 8, "f32x4": 4, "f32": 1}
@@ -35,7 +35,7 @@ def library():
         store = "z[i] = pow(x[i], y[i]);" if lanes == 1 else f"store(z + i, pow({load}, load<{kind}>(y + i)));"
         text += f"""
 extern "C" void pow_{kind}(const f32* x, const f32* y, f32* z, i64 n) {{ for (i64 i = 0; i < n; i += {lanes}) {store} }}"""
-    return toolchain.load_text(prelude(text) + text)
+    return toolchain.load_text(prelude(words(text)) + text)
 
 
 def power(library, kind, x, y):

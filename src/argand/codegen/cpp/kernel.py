@@ -7,7 +7,7 @@ size symbols.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -15,7 +15,7 @@ from argand.codegen.analysis import StageFacts, analyse, apart, hint
 from argand.codegen.cpp.loops import PARTS, Parallel, product_text, static_points
 from argand.codegen.cpp.plan import _cost as stage_cost
 from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of, uses_replaced
-from argand.codegen.cpp.prelude import prelude
+from argand.codegen.cpp.prelude import prelude, words
 from argand.codegen.cpp.repeated_stages import Declaration, with_tables
 from argand.codegen.cpp.shared_forms import with_shared_forms
 from argand.codegen.cpp.stage_plan import StagePlan
@@ -99,23 +99,25 @@ def generate(kernels: Sequence[KernelPlan], isa: IsaInfo, options: CppOptions | 
             flagged.add(plan.name)
     texts = with_shared_forms(printed)
     symbols = {plan.name: plan.name for plan in kernels}
-    text = _file(texts)
-    return CppSource(text, symbols, frozenset(flagged), _parts(texts, min(processor.count(), _COMPILERS)))
+    used = {text: words(text) for text in texts}
+    text = _file(texts, used)
+    return CppSource(text, symbols, frozenset(flagged), _parts(texts, used, min(processor.count(), _COMPILERS)))
 
 
-def _file(texts: Sequence[str]) -> str:
+def _file(texts: Sequence[str], used: Mapping[str, frozenset[str]]) -> str:
     body = "\n".join(texts)
-    return f"{prelude(body)}\n{body}"
+    return f"{prelude(frozenset().union(*[used[text] for text in texts]))}\n{body}"
 
 
 _COMPILERS = 8  # at the same time: other processes compile, too
 _PART = 12_000  # characters: the compiler takes 0.06 s, 0.02 s of it for what all parts have, and the call waits
 
 
-def _parts(texts: list[str], most: int) -> tuple[str, ...]:
+def _parts(texts: list[str], used: Mapping[str, frozenset[str]], most: int) -> tuple[str, ...]:
     """Files of about the same length, when the whole is long enough for that to save time.
 
     Arguments:
+        used: the words of each text.
         most: how many compilers can run at the same time.
     """
     count = min(len(texts), sum(map(len, texts)) // _PART, most)
@@ -127,7 +129,7 @@ def _parts(texts: list[str], most: int) -> tuple[str, ...]:
         shortest = lengths.index(min(lengths))
         parts[shortest].append(text)
         lengths[shortest] += len(text)
-    return tuple(map(_file, parts))
+    return tuple([_file(part, used) for part in parts])
 
 
 class KernelPrinter:

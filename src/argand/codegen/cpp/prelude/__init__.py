@@ -12,7 +12,8 @@ from pathlib import Path
 
 _FILES = ("core.h", "convert.h", "math.h", "tables.h", "single.h")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_VECTOR = re.compile(r"\b([iuf](?:8|16|32|64))x(\d+)\b")
+_VECTOR = re.compile(r"([iuf](?:8|16|32|64))x(\d+)")
+_APART = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")}
 _TYPEDEF = "typedef vec<{0}, {1}> {0}x{1};"
 
 
@@ -51,17 +52,21 @@ def _without_comments(text: str) -> str:
     return re.sub(r"//[^\n]*", "", text)
 
 
-def prelude(kernels: str) -> str:
-    """The declarations that `kernels`, C++ text, needs."""
+def words(kernels: str) -> frozenset[str]:
+    """All words of C++ text: `prelude` has one section or another for some of them."""
+    return frozenset(_without_comments(kernels).translate(_APART).split())
+
+
+def prelude(used: frozenset[str]) -> str:
+    """The declarations that C++ text of these `words` needs."""
     texts, needs = _sections()
-    code = _without_comments(kernels)
-    wanted = {"core"} | (set(_NAME.findall(code)) & texts.keys())
+    wanted = {"core"} | (used & texts.keys())
     todo = list(wanted)
     while todo:
         for name in needs[todo.pop()] - wanted:
             wanted.add(name)
             todo.append(name)
     text = "".join(texts[name] for name in _order() if name in wanted)
-    vectors = sorted(set(_VECTOR.findall(code)), key=lambda v: (v[0], int(v[1])))
+    vectors = sorted({v.groups() for v in map(_VECTOR.fullmatch, used) if v}, key=lambda v: (v[0], int(v[1])))
     typedefs = "\n".join(_TYPEDEF.format(*vector) for vector in vectors)
     return text + typedefs + "\n"
