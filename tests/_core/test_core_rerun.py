@@ -90,6 +90,37 @@ def test_an_entry_may_leave_its_frame_to_itself() -> None:
     assert _C.prefer_original(0, None) is False  # called by no transformed code
 
 
+def test_guards_of_frames_left_to_themselves_are_asked_each_64th_time_of_calls_that_look_alike() -> None:
+    """While all entries leave the frame alone, and none was added; a call that looks otherwise is looked at."""
+    asked: list[object] = []
+    leaves = True
+
+    def own(x: object, options: object) -> int:
+        return -1
+
+    def callback(info: _C.FrameInfo) -> Any:
+        guards, kind = _C.GuardTree(), type(info.args[0])
+        guards.check(0, "python", lambda x: asked.append(x) or type(x) is kind, [guards.child(0, "local", 0)])
+        code = compile("def t(x, options):\n    leaves and prefer(-1, None)\n    return 1", "<t>", "exec").co_consts[0]
+        info.globals.update(prefer=_C.prefer_original, leaves=leaves)
+        return _C.Entry(code, guards, None, graph=True, whole=1)
+
+    function = types.FunctionType(own.__code__.replace(), {})
+
+    def run(*arguments: object) -> tuple[int, int]:
+        asked.clear()
+        return _C.run_with_callback(callback, None, function, arguments), len(asked)
+
+    assert [run(1.5, ()) for _ in range(2)] == [(1, 0), (-1, 1)]
+    assert [run(float(n), ()) for n in range(140)] == [(-1, int(n in (62, 126))) for n in range(140)]
+    assert run(1.5, {"a": [0]}) == (-1, 1) and run(2.5, {"a": [0]}) == (-1, 0) and run(1.5, {"a": [1]}) == (-1, 1)
+    assert run("", ())[0] == 1  # another entry
+    assert run(1.5, ()) == (-1, 2) and run(1.5, ()) == (-1, 0)
+    leaves = False
+    assert run(b"", ())[0] == 1
+    assert [run(1.5, ()) for _ in range(3)] == [(-1, 2), (-1, 1), (-1, 1)]  # one of the entries is not left alone
+
+
 def test_frames_are_left_to_themselves_by_the_sizes_that_vary() -> None:
     """In powers of two; a size that is equal to another counts once, and a stride does not count."""
     ran: list[int] = []

@@ -77,6 +77,7 @@ free_cache(void *extra)
     cache->reg_next->reg_prev = cache->reg_prev;
     PyObject *pending = take_exception(); /* called from a destructor: whatever is in flight stays */
     free_contents(cache->head, cache->modes, cache->num_modes);
+    left_alone_forget(cache);
     put_exception(pending);
     PyMem_Free(cache);
 }
@@ -160,6 +161,7 @@ cache_insert(CodeCache *cache, Entry *entry)
     entry->next = cache->head;
     cache->head = (Entry *)Py_NewRef(entry);
     cache->version++;
+    left_alone_forget(cache);
     return 0;
 }
 
@@ -496,6 +498,7 @@ reset_cache(CodeCache *cache)
     cache->num_modes = 0;
     cache->all_keys = MODE_NONE;
     cache->version++;
+    left_alone_forget(cache);
     free_contents(entry, modes, num_modes); /* the list is ours now: destructors cannot reach it */
     return any;
 }

@@ -37,6 +37,7 @@ code_total_args(PyCodeObject *code)
 typedef enum { MODE_NONE = 0, MODE_SKIP, MODE_SKIP_RECURSIVE, MODE_RUN_ONLY } CodeMode;
 
 typedef struct CodeCache CodeCache;
+typedef struct LooksLeftAlone LooksLeftAlone;
 
 typedef struct Entry {
     PyObject_HEAD
@@ -81,6 +82,7 @@ struct CodeCache {
     unsigned misses;  /* while nothing is compiled any more */
     CodeMode all_keys;
     bool transformed; /* made by us: never captured */
+    LooksLeftAlone *left_alone; /* calls that run as eager's whichever entry fits; or NULL */
     Entry *stands_for; /* of transformed code: the entry that was made last of it, while there is one; borrowed */
 };
 
@@ -167,8 +169,18 @@ typedef struct {
 Trial trial_begin(Entry *entry);
 PyObject *trial_end(Trial trial, PyObject *result);
 void trial_note_gain(void); /* something is done that eager would not do as well */
-/* Whether the frame's own code, with capture off, is to run instead of an entry's. */
-bool rerun_preferred(Entry *entry);
+/* Whether the frame's own code, with capture off, is to run instead of an entry's; nothing stands against it. */
+bool rerun_preferred(CodeCache *cache, Entry *entry, const FrameView *view);
+bool rerun_unless(PyObject *unless); /* whether something stands against it; NULL: never */
+/* Whether it is to run whichever entry fits. */
+bool rerun_at_sight(CodeCache *cache, const PyObject *key, const FrameView *view);
+
+/* ---- calls of which only the look is known (left_alone.c) -------------------------------------------------------- */
+
+#define TRIED_AGAIN 64 /* calls until guards, and the entry of a part, are tried again */
+bool left_alone_now(CodeCache *cache, const PyObject *key, const FrameView *view);
+void left_alone_note(CodeCache *cache, Entry *entry, const FrameView *view); /* a call that ran as eager's */
+void left_alone_forget(CodeCache *cache); /* when its entries change */
 
 /* ---- guards (guards.c, guard_*.c) ---------------------------------------------------------- */
 
@@ -184,6 +196,7 @@ bool guard_tree_dead(PyObject *tree);
 #define NUM_SIZE_CLASSES 64
 /* How large the call is, in powers of two of the sizes that vary, whose guards held last, in whatever thread. */
 int guard_size_class(void);
+uint64_t state_at_sight(void); /* the grad mode, where torch's libraries tell */
 int state_is_set(PyObject *asked); /* 1 if it answers something but None now; 0, or -1 with an exception */
 
 /* ---- exact equality (equality.c) ------------------------------------------------------------------------------- */

@@ -442,7 +442,6 @@ ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, E
 }
 
 /* ---- the hook -------------------------------------------------------------------------------------------------- */
-
 #define CAPTURE_FLAGS (CO_OPTIMIZED | CO_NEWLOCALS)
 
 static PyObject *
@@ -461,13 +460,16 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
     PyObject *inputs = NULL;
     int status = 0;
     if (cache != NULL && cache->head != NULL) {
+        if (rerun_at_sight(cache, tls.key, &view)) {
+            return run_frame_disabled(tstate, frame);
+        }
         PyObject *key = Py_NewRef(tls.key); /* a guard may run code that changes the thread's state */
         tls.busy++;
         status = cache_lookup(cache, key, &view, &entry, &inputs);
         tls.busy--;
         Py_DECREF(key);
         if (LIKELY(status > 0)) {
-            bool idles = cache_idles(cache, entry), slower = rerun_preferred(entry);
+            bool idles = cache_idles(cache, entry), slower = rerun_preferred(cache, entry, &view);
             if (LIKELY(!idles && !slower)) {
                 Trial trial = trial_begin(entry);
                 return trial_end(trial, run_entry(tstate, frame, entry, view.nargs, inputs));
@@ -589,12 +591,10 @@ hook_get_callback(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 int
 hook_init(void)
 {
-    if (hook_place_init() < 0) {
-        return -1;
-    }
     if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
         PyErr_SetString(PyExc_OSError, "pthread_atfork failed");
         return -1;
     }
-    return PyType_Ready(&FrameInfo_Type) < 0 || PyType_Ready(&Region_Type) < 0 || PyType_Ready(&Rerun_Type) < 0 ? -1 : 0;
+    bool failed = PyType_Ready(&FrameInfo_Type) < 0 || PyType_Ready(&Region_Type) < 0 || PyType_Ready(&Rerun_Type) < 0;
+    return failed ? -1 : hook_place_init();
 }

@@ -15,7 +15,6 @@ rerun_dealloc(Rerun *self)
 #define MUCH 1000000000   /* ns: of graphs that were compared with nothing, of what is captured on the way */
 #define PART 700          /* ns: guards, the call of the graph, the call of what comes next */
 #define IDLE_RUNS 16
-#define TRIED_AGAIN 64
 static _Thread_local uint64_t gained, parts, judged_graphs, unless_graphs;
 static _Thread_local PyObject *last_unless; /* strong or NULL */
 
@@ -147,23 +146,42 @@ rerun_prefer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
 }
 
 bool
-rerun_preferred(Entry *entry)
+rerun_unless(PyObject *unless)
+{
+    if (unless == NULL) {
+        return false;
+    }
+    Py_INCREF(unless);
+    int is_set = state_is_set(unless);
+    Py_DECREF(unless);
+    if (is_set < 0) {
+        PyErr_Clear();
+    }
+    return is_set != 0;
+}
+
+bool
+rerun_preferred(CodeCache *cache, Entry *entry, const FrameView *view)
 {
     if (LIKELY(entry->outrun == 0) || (entry->outrun >> guard_size_class() & 1) == 0) {
         return false;
     }
     judged_graphs++;
-    if (entry->whole == IN_PART && ++entry->passed % TRIED_AGAIN == 0) {
+    if ((++entry->passed % TRIED_AGAIN == 0 && entry->whole == IN_PART) || rerun_unless(entry->unless)) {
         return false;
     }
-    if (entry->unless == NULL) {
-        return true;
+    left_alone_note(cache, entry, view);
+    return true;
+}
+
+bool
+rerun_at_sight(CodeCache *cache, const PyObject *key, const FrameView *view)
+{
+    if (LIKELY(cache->left_alone == NULL) || !left_alone_now(cache, key, view)) {
+        return false;
     }
-    int is_set = state_is_set(entry->unless);
-    if (is_set < 0) {
-        PyErr_Clear();
-    }
-    return is_set == 0;
+    judged_graphs++;
+    return true;
 }
 
 #define MOST_IDLE_ROUNDS 1000 /* at some 3 us each */
