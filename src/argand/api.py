@@ -312,6 +312,9 @@ def _audited(compiled: Any, fn: Any) -> Any:
     return audited(compiled, fn)
 
 
+_plain_call, _all_modules = torch.nn.Module.__call__, vars(_modules)
+
+
 class OptimizedModule(HostedModule):
     """A compiled module: calls run compiled, everything else is the original module's.
 
@@ -335,17 +338,16 @@ class OptimizedModule(HostedModule):
         return compiled, module.__dict__.get("forward"), getattr(type(module), "forward", None)  # None: TorchScript's
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module: Any = self._modules["_orig_mod"]
         if torch.compiler._is_exporting_flag:  # torch.export takes the original's operations
-            return module(*args, **kwargs)
+            original: Any = self._modules["_orig_mod"]
+            return original(*args, **kwargs)
+        compiled = _C.forward_alone(self, _plain_call, _all_modules)
+        if compiled is not None:
+            return compiled(*args, **kwargs)  # one frame of argand's in tracebacks, not two
         # a host has wrapped this module's forward; hooks of every module are the original's to call, once, as in eager
         if "forward" in self.__dict__ or has_own_hooks(self):
             return super().__call__(*args, **kwargs)
-        compiled, own, on_class = self.__dict__["_forward"]
-        unchanged = module.__dict__.get("forward") is own and getattr(type(module), "forward", None) is on_class
-        if unchanged and not has_hooks(module):
-            return compiled(*args, **kwargs)  # one frame of argand's in tracebacks, not two
-        return self._call_original(module, args, kwargs)
+        return self._call_original(self._modules["_orig_mod"], args, kwargs)
 
     @Forward
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import argand
 import warm
+from argand._core import _C
 from argand.api import OptimizedModule
 from argand.errors import ArgandError
 
@@ -249,6 +250,35 @@ def test_torchs_tracers_refuse_in_one_sentence(backend: str) -> None:
             torch.testing.assert_close(compiled(X), compiled(X))  # the refusal leaves nothing behind
     with argand.set_stance("force_eager"):
         torch.testing.assert_close(torch.jit.trace(within := argand.compile(fresh()), X)(-X), within(-X))
+
+
+def test_a_call_is_the_forward_alone_unless_somebody_else_has_a_say() -> None:
+    net = fresh()
+    compiled = argand.compile(net, backend="eager")
+    all_modules = vars(torch.nn.modules.module)
+
+    def forward_alone(call: Any = torch.nn.Module.__call__) -> Any:
+        return _C.forward_alone(compiled, call, all_modules)
+
+    assert forward_alone() is vars(compiled)["_forward"][0] and forward_alone(Net.__call__.__get__(net)) is None
+    for module in (compiled, net):
+        for name in ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"):
+            handle = getattr(module, f"register_{name}")(lambda *_: None)
+            assert forward_alone() is None, name
+            handle.remove()
+            assert forward_alone() is not None
+    for name in ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"):
+        handle = all_modules[f"register_module_{name}"](lambda *_: None)
+        assert forward_alone() is None, name
+        handle.remove()
+    net.forward = lambda x: x  # type: ignore[method-assign]
+    assert forward_alone() is None and compiled(X) is X and forward_alone() is not None
+    compiled.__dict__["forward"] = net.forward
+    assert forward_alone() is None and compiled(X) is X
+    outer = argand.compile(
+        torch.nn.Sequential(argand.compile(fresh(), backend="eager")), backend="eager", fullgraph=True
+    )
+    torch.testing.assert_close(outer(X), fresh()(X))
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -119,6 +119,14 @@ class Region:
     key: Final[Any]
     fn: Final[Callable[..., Any]]
 
+def forward_alone(compiled: object, plain: Callable[..., Any], global_hooks: dict[str, Any], /) -> Any:
+    """What the call of a compiled module comes to: its compiled forward, or None where there is more to it.
+
+    Args:
+        plain: the `__call__` that modules have; another one may do more.
+        global_hooks: the names of the module of torch's that has the hooks of all modules.
+    """
+
 def run_with_callback(
     callback: Callback | None,
     key: object,

@@ -125,6 +125,7 @@ extern PyTypeObject Region_Type;
 /* What a region without a callback calls (borrowed); NULL for every other object. */
 PyObject *region_uncaptured_fn(PyObject *obj);
 extern PyMethodDef hook_methods[];
+extern PyMethodDef module_call_methods[]; /* module_call.c */
 int hook_init(void);
 /* Exchanges this thread's callback and key with the given references (NULL: capture off). */
 void hook_swap_state(PyObject **callback, PyObject **key);

@@ -138,7 +138,8 @@ exec_core(PyObject *module)
         PyModule_AddFunctions(module, hook_methods) < 0 || PyModule_AddFunctions(module, cache_methods) < 0 ||
         PyModule_AddFunctions(module, tensor_methods) < 0 || PyModule_AddFunctions(module, equality_methods) < 0 ||
         PyModule_AddFunctions(module, profile_methods) < 0 || PyModule_AddFunctions(module, restoring_methods) < 0 ||
-        PyModule_AddFunctions(module, class_methods) < 0 || PyModule_AddFunctions(module, native_watch_methods) < 0) {
+        PyModule_AddFunctions(module, class_methods) < 0 || PyModule_AddFunctions(module, native_watch_methods) < 0 ||
+        PyModule_AddFunctions(module, module_call_methods) < 0) {
         return -1;
     }
     return 0;

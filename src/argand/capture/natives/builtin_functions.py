@@ -438,6 +438,7 @@ def _send(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> obje
 
 
 operation(_TRACED.__next__)(lambda interp, generator: generators.result(interp, *generators.resume(generator, None)))
+function(_C.forward_alone)(lambda interp, fn, args, kwargs: None)  # what follows its question does the same
 function(_TRACED.throw)(lambda interp, fn, args, kwargs: generators.result(interp, *generators.throw(*args)))
 
 
