@@ -24,8 +24,7 @@ from argand.capture.sizes import symbolic_index, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.fitting import Fitter
-from argand.graph.sizes.relations import Number, Relation
+from argand.graph.sizes.relations import Number, Relation, solve
 from argand.graph.trees import tensors_of
 
 _STRAIGHT = frozenset(
@@ -118,13 +117,13 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
         if name.startswith("conv"):
             _guard_elements(builder, result)
         return
-    symbols = [s for s in probed.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
+    varied = [sym for sym in _apart(dynamics, probed.symbols) if dynamics.table.kinds[sym] == "int"]
+    symbols = [sym for sym in varied if dynamics.table.hints[sym] > 1]
     if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):
         return
-    shapes = _sizes(builder, result)
-    if shapes is None:
+    sizes = _sizes(builder, result)
+    if sizes is None:
         return
-    sizes = [[_own(probed, size) for size in shape] for shape in shapes]
     hints = dynamics.table.hints
     ranked = sorted(symbols, key=lambda sym: hints[sym])
     top = int(hints[ranked[-1]])
@@ -140,29 +139,41 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
             dynamics.require(Relation("le", sym, _largest(probed, sizes, sym, highest)))
     if numbers:
         strides = _strides(builder, result)
-        varied = [sym for sym in probed.symbols if dynamics.table.kinds[sym] == "int"]
         rows = [row for row in _further(varied, hints) if _is_guarded(dynamics, row)]
-        steps = [[_own(probed, step) for step in each] for each in strides or ()]
-        if strides is None or any(_differs(probed, [*sizes, *steps], row) for row in rows):
+        if strides is None or any(_differs(probed, [*sizes, *strides], row) for row in rows):
             symbolic_tensors.give_up(builder, numbers)
 
 
-def _own(probed: ProbedCall, size: object) -> object:
-    """A size by the symbols that a call depends on, if there is such a formula: others that are guarded to go in step
-    with these (`a <= b` beside `b <= a`) would stay as they are where these are tried at other values."""
-    table = probed.dynamics.table
-    if not isinstance(size, Expr) or table.inputs(size) <= frozenset(probed.symbols):
-        return size
-    fitter = Fitter([{sym: row[sym] for sym in probed.symbols} for row in table.assignments])
-    return fitter.fit(table.vector(size)) or size
+def _ties(dynamics: Dynamics) -> list[Relation]:
+    """Equalities that inequalities leave: of `a <= b` beside `b <= a`."""
+    table = dynamics.table
+    facts = [fact for fact in dynamics.memory.facts if isinstance(fact, Relation) and fact.op in ("le", "ge")]
+    known = [fact for fact in facts if all(sym in table.hints for sym in fact.symbols)]
+    return [Relation("eq", f.left, f.right) for f in known if table.vector(f.left) == table.vector(f.right)]
+
+
+def _apart(dynamics: Dynamics, symbols: Sequence[Sym]) -> list[Sym]:
+    """Those of the symbols that do not go in step with others of them."""
+    ties = [tie for tie in _ties(dynamics) if tie.symbols <= frozenset(symbols)]
+    tied = {solution[0] for tie in ties if (solution := solve(tie, list(symbols))) is not None}
+    return [sym for sym in symbols if sym not in tied]
+
+
+def _assignment(dynamics: Dynamics, values: Mapping[Sym, Number]) -> dict[Sym, Number]:
+    """The sizes of the call but for some values, and for what goes in step with these."""
+    table = dynamics.table
+    assignment = {**{sym: v for sym, v in table.hints.items() if sym not in table.definitions}, **values}
+    for tie in _ties(dynamics):
+        follows = [sym for sym in assignment if sym not in values]
+        solution = solve(tie, [*values, *follows]) if table.holds(tie, assignment) is False else None
+        if solution is not None and solution[0] in follows:
+            assignment[solution[0]] = table.evaluate(solution[1], assignment)
+    return assignment
 
 
 def _is_guarded(dynamics: Dynamics, values: Mapping[Sym, Number]) -> bool:
     """Whether what is guarded lets sizes pass."""
-    assignment = {
-        **{sym: v for sym, v in dynamics.table.hints.items() if sym not in dynamics.table.definitions},
-        **values,
-    }
+    assignment = _assignment(dynamics, values)
     return all(dynamics.table.holds(relation, assignment) is not False for relation in dynamics.required)
 
 
@@ -232,9 +243,9 @@ def _differs(probed: ProbedCall, sizes: Any, values: dict[Sym, int], *, raising:
         raising: what is told of a call that raises, if what is guarded lets these sizes pass.
     """
     table = probed.dynamics.table
-    if any(table.maximum.get(sym, value) < value for sym, value in values.items()):
+    assignment = _assignment(probed.dynamics, values)
+    if any(table.maximum.get(sym, value) < value for sym, value in assignment.items()):
         return False
-    assignment = {**{sym: v for sym, v in table.hints.items() if sym not in table.definitions}, **values}
     results = probed.computed(assignment)
     if results is None:
         return raising and _is_guarded(probed.dynamics, values)
