@@ -99,6 +99,10 @@ class Counter:
         return x + 1
 
 
+def told(loss):
+    return -loss.item(), -loss
+
+
 def step(count, x):
     number = count.item()
     count.add_(1)
@@ -287,3 +291,15 @@ def test_a_number_that_the_graph_writes_over_is_no_guard() -> None:
             assert torch.equal(compiled(count, x), x * (2 if number % 2 else 3) + 1)
             assert count.item() == number + 1
     assert not any("item ==" in str(each) for each in findings.recompiles)
+
+
+def test_the_number_of_a_loss_is_no_guard() -> None:
+    """What has a history is another number in the next call: it was captured for one and recompiled for the next."""
+    library = _library()
+    compiled = argand.compile(library.told, backend="eager")
+    findings = Findings()
+    with findings.listening():
+        for number in range(3):
+            loss = torch.tensor(float(number), requires_grad=True) * 2
+            assert str(compiled(loss)) == str(library.told(loss))
+    assert not findings.recompiles

@@ -147,6 +147,8 @@ def _answer(builder: GraphBuilder, question: _Question) -> object:
     answer = _run(text.function(result), [leaf.real for leaf in question.leaves])
     if not question.leaves or not _is_plain(answer):
         return NotImplemented
+    if type(answer) is float and any(leaf.real.grad_fn is not None for leaf in question.leaves):
+        return NotImplemented  # a loss, which is another one in the next call
     key = f"condition {question.text()}"
     if not _settled(policy.history, key, answer):
         return NotImplemented
