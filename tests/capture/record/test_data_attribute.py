@@ -76,6 +76,15 @@ def itself(m: Any, x: T) -> Any:
     return x * m.b
 
 
+def its_own(m: Any, x: T) -> Any:
+    """As losses do to have their weights on the device and of the dtype of what they are given."""
+    y = (x * m.w).sum()
+    m.w.data = m.w.data.to(device=x.device, dtype=x.dtype)
+    m.b.data = m.b[:]
+    m.b.add_(1)
+    return y * (m.w * m.v).sum(), m.b * 1
+
+
 def of_a_parameter(m: Any, x: T) -> Any:
     m.w.data = m.w.data.clamp(0, 0.5) + x.detach()[0]
     return x * 2, m.w.detach() + 1
@@ -164,7 +173,7 @@ def perturbed_before_its_gradient(m: Any, x: T) -> Any:
 
 
 ONE_GRAPH: list[Program] = [
-    stepped, perturbed, averaged, returned, read_after, itself, of_a_parameter, descended, swapped, shared,
+    stepped, perturbed, averaged, returned, read_after, itself, its_own, of_a_parameter, descended, swapped, shared,
 ]  # fmt: skip
 
 

@@ -33,8 +33,11 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
     info, other = builder.state.tensor_info(tensor), builder.state.tensor_info(value)
     with torch._C.DisableTorchFunction():
         plain = type(tensor) in PLAIN and type(value) in PLAIN and tensor.is_leaf
-        like, its = [(t.shape, t.stride(), t.dtype, t.is_inference()) for t in (tensor, value)]
+        like, its = [(t.shape, t.stride(), t.dtype, t.is_inference(), t.is_conj(), t.is_neg()) for t in (tensor, value)]
+        places = {(compat.storage_address(t), t.storage_offset()) for t in (tensor, value)}
     fixed = info.dynamic is None and other.dynamic is None and info.device == other.device
+    if fixed and like == its and len(places) == 1 and type(tensor) in PLAIN and type(value) in PLAIN:
+        return  # `w.data = w.data.to(device)`
     outside = info.source is not None and info.real is not None
     whole = builder.graph is builder.root and not builder.sharded and id(tensor) not in builder.flags
     if not (plain and like == its and fixed and outside and whole):
