@@ -124,6 +124,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
         lambda y, z: (y.sum(1), z * 2), (x, x.cos()), create_graph=True, vectorize=True
     ),
     "functional.hessian": lambda x: functional.hessian(lambda y: (y.sin() * y).sum(), x[:, 0]),
+    "functional.hessian of zeros": lambda x: functional.hessian(lambda y: y.sum(), x[:, 0]),
 }  # fmt: skip
 
 

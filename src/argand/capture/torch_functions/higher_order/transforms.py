@@ -466,7 +466,13 @@ def _jacobian_by_rows(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
     varies = any(isinstance(leaf, torch.Tensor) and state.tensor_info(leaf).dynamic is not None for leaf in leaves)
     if not varies or given.get("strict") or given.get("vectorize"):
         return NotImplemented
-    return state.interpreter.call(fn, (), {**given, "vectorize": True})
+    rows = state.deep_resolve(state.interpreter.call(fn, (), {**given, "vectorize": True}))
+    calling = state.interpreter
+
+    def stacked(each: object) -> object:
+        return calling.call(calling.getattr(each, "contiguous"), (), {})
+
+    return pytree.tree_map(stacked, rows)
 
 
 def _refuse_nested(state: CaptureState, what: str) -> None:
