@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 import re
 import types
 from typing import Any
@@ -337,3 +338,28 @@ def test_cached_property_without_a_name() -> None:
             return x, str(error)
 
     _compare(program, Cached())
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "ask"),
+    [
+        ("__repr__", lambda o: "text", lambda o: (repr(o), f"{o}")),
+        ("__bool__", lambda o: False, lambda o: (not o, bool(o))),
+        ("__eq__", lambda o, other: True, lambda o: (o == 1, o in [2], 1 == o)),
+        ("__hash__", lambda o: 5, hash),
+        ("__length_hint__", lambda o: 5, operator.length_hint),
+    ],
+)
+def test_given_to_a_class_in_captured_code(name: str, method: Any, ask: Any) -> None:
+    """What the class had before was asked."""
+
+    def results(compiled: bool) -> Any:
+        cls: Any = type("Late", (), {})
+
+        def fn(x: torch.Tensor) -> Any:
+            setattr(cls, name, method)
+            return x + 1, ask(cls())
+
+        return (argand.compile(fn, backend="eager") if compiled else fn)(torch.ones(2))[1]
+
+    assert results(True) == results(False)

@@ -201,7 +201,8 @@ class TypeFacts:
                 break
             # enum's own special methods are pure functions of the member, which is a constant.
             pure = module_of(klass) == "enum" and issubclass(klass, enum.Enum)
-            for name, value in _get_dict(klass).items():
+            written = {name: value for (owner, name), value in self.overlay.items() if owner == id(klass)}
+            for name, value in {**_get_dict(klass), **written}.items():
                 if name in _DUNDERS and name not in seen:
                     seen.add(name)
                     refuses = value is None and name in _REFUSED_BY_NONE
