@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import pytest
 import torch
 
 import argand
@@ -47,3 +49,25 @@ def test_a_global_set_and_deleted_in_one_frame() -> None:
     for _ in range(2):
         torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 3.0))
         assert "made_and_deleted" not in globals()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("kind", [threading.local, Holder])
+def test_an_attribute_deleted_twice(kind: type[Any], emptied: bool) -> None:
+    """For the words of the error, the real object lost what it still had."""
+
+    def fn(x: torch.Tensor, holder: Any) -> torch.Tensor:
+        y = x + 1
+        if emptied:
+            vars(holder).pop("scale")
+        else:
+            del holder.scale
+        holder.other = 3
+        del holder.scale
+        return y
+
+    holder = kind()
+    holder.scale = 1
+    with pytest.raises(AttributeError, match="has no attribute 'scale'"):
+        argand.compile(fn, backend="eager")(torch.ones(2), holder)
+    assert vars(holder) == {"other": 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 
 from argand._core import _C
@@ -63,7 +64,9 @@ def instance_dict(interp: Interpreter, obj: object) -> object:
     if not interp.is_outer(obj):
         if interp.is_tensor(obj):
             return tensor_attributes.namespace(interp.state, obj)
-        return interp.unread(object.__getattribute__, interp.shadow(obj), "__dict__")
+        own = interp.unread(object.__getattribute__, interp.shadow(obj), "__dict__")
+        interp.state.namespaces[id(own)] = obj
+        return own
     real = own_dict(obj)
     if real is None:
         raise missing(interp, obj, "__dict__")
@@ -127,7 +130,7 @@ def missing(interp: Interpreter, obj: object, name: str) -> ObservedException:
 
 def undeletable(interp: Interpreter, obj: object, name: str) -> ObservedException:
     """The AttributeError for the deletion of an attribute that an outer object does not have."""
-    if name not in interp.state.overlay_names(obj):
+    if name not in interp.state.overlay_names(obj) and not _still_has(obj, name):
         own = (vars(klass).get("__delattr__") for klass in mro_of(type(obj)))
         deleter: Function = next(method for method in own if type(method) is types.WrapperDescriptorType)
         try:
@@ -137,6 +140,21 @@ def undeletable(interp: Interpreter, obj: object, name: str) -> ObservedExceptio
     if classify.is_slot(type(obj), name):
         return interp.throw(AttributeError(name))
     return interp.throw(AttributeError(f"'{_C.type_name(type(obj))}' object has no attribute '{name}'"))
+
+
+def _still_has(obj: object, name: str) -> bool:
+    """Whether the real object has what the program has deleted: in a namespace, or a container, that has a shadow."""
+    own = threading.local.__getattribute__(obj, "__dict__") if is_a(obj, threading.local) else namespace(obj)
+    if name in (own or ()):
+        return True
+    member = next((vars(klass)[name] for klass in mro_of(type(obj)) if name in vars(klass)), None)
+    if type(member) is not types.MemberDescriptorType:
+        return False
+    try:
+        member.__get__(obj)
+    except AttributeError:
+        return False
+    return True
 
 
 def note_missed(interp: Interpreter, error: BaseException, obj: object, name: str) -> None:
