@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import functools
 import gc
+import types
 
 import pytest
 import torch
@@ -176,3 +178,55 @@ def test_attributes_lie_in_the_object_as_where_its_own_code_sets_them() -> None:
         assert not any(type(referent) is dict for referent in gc.get_referents(handle))
         assert vars(handle) == {"number": 3, "done": False}
         assert counted.number == 4 and list(vars(counted)) == ["number", "done"]
+
+
+@pytest.mark.parametrize(
+    ("make", "asked"),
+    [
+        (lambda x: object(), None),
+        (lambda x: property(lambda owner: x + 1, doc="of mine"), lambda it: (it.fget(None), it.__doc__)),
+        (lambda x: staticmethod(lambda: x + 1), lambda it: it()),
+        (lambda x: classmethod(lambda cls: x + 1), lambda it: it.__func__(int)),
+        (lambda x: functools.cached_property(lambda owner: x + 1), lambda it: it.func(None)),
+        (lambda x: functools.lru_cache(maxsize=None)(lambda: x + 1), lambda it: it()),
+        (lambda x: types.ModuleType("of_this_call"), None),
+        (lambda x: copy.copy(object()), None),
+    ],
+)
+def test_objects_of_one_call(make, asked) -> None:
+    """They were constants of transformed code: one for all calls."""
+
+    def fn(x):
+        y = x * 2
+        new = make(y)
+        return y, new, new
+
+    compiled = argand.compile(fn, backend="eager")
+    (_, one, again), (_, other, _) = compiled(X), compiled(X + 1)
+    assert one is again and one is not other and type(one) is type(other)
+    if asked is not None:
+        for new, x in ((one, X), (other, X + 1)):
+            assert_same(asked(new), asked(make(x * 2)))
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_the_namespace_of_an_object(breaks: bool) -> None:
+    """It was rebuilt as another dict: what was written to it, the object did not have."""
+    kept = []
+
+    def fn(x):
+        def inner(): ...
+
+        for new in (Pair(x), inner):
+            names = new.__dict__
+            kept.append(names)
+            y = x + 1
+            if breaks:
+                argand.graph_break()
+            names["more"] = y
+            kept.append(new)
+        return y
+
+    argand.compile(fn, backend="eager")(X)
+    for names, new in (kept[:2], kept[2:]):
+        assert new.__dict__ is names and "more" in names

@@ -42,6 +42,11 @@ _IDENTITY: frozenset[type] = frozenset({
     *(vars(typing)[name] for name in ("TypeAliasType",) if name in vars(typing)),
     *_SINGLETONS,
 })  # fmt: skip
+OF_ONE_CALL: frozenset[type] = frozenset(
+    {object, property, staticmethod, classmethod, functools.cached_property}
+    | {type(functools.lru_cache(maxsize=None)(len))}
+)
+"""Of those, what has a life of its own: one that captured code makes is another one in each call."""
 _TYPING_ALIASES: tuple[type, ...] = tuple(
     cls for cls in vars(typing).values() if is_a(cls, type) and cls.__name__ == "_BaseGenericAlias"
 )

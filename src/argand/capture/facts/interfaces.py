@@ -315,6 +315,8 @@ class CaptureState(Protocol):
     begun: dict[int, tuple[object, object, int]]
     """Generators from outside, by their ids: each, what stands for it, the root instruction that began it."""
     local_objects: set[int]
+    namespaces: dict[int, object]
+    """Objects that the program made and whose `__dict__` it has read, by the ids of these."""
     tensors: dict[int, TensorInfo]
     inputs_by_real: dict[int, torch.Tensor]
     loads: list[tuple[Source, object]] | None
@@ -387,6 +389,7 @@ class CaptureState(Protocol):
     def write_global(self, globals_: dict[str, object], name: str, value: object) -> None: ...
     def write_cell(self, cell: CellType, value: object) -> None: ...
     def note_constant(self, place: str) -> None: ...
+    def note_local(self, obj: object) -> None: ...
     def keep(self, obj: object) -> None: ...
 
 

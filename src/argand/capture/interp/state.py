@@ -113,6 +113,7 @@ class CaptureState:
         self.dict_shadows: dict[int, dict[str, object]] = {}
         self._keep: list[object] = []
         self.local_objects: set[int] = set()
+        self.namespaces: dict[int, object] = {}
         self.extra_effects: list[tuple[object, list[object], Kwargs]] = []
         self.said: list[tuple[object, list[object], Kwargs, tuple[CodePlace, ...]]] = []
         self.called_at_end = False

@@ -413,6 +413,7 @@ enter_rows({
     "format": Native(lambda interp, value, spec="": text.to_format(interp, value, spec), counts=(1, 2)),
     "bin hex oct": Native(takes=(keys.to_index,), reads=0),
     "chr ord memoryview sys.intern sys.getdefaultencoding sys.getfilesystemencoding": pure,
+    "types.ModuleType": breaking("value cannot be rebuilt", "A module made here is a new one in each call.", _MOVE),
     "types.NoneType types.EllipsisType types.NotImplementedType": pure,
     "sys.getrecursionlimit sys.getswitchinterval sys.get_int_max_str_digits sys.is_finalizing": of_the_process,
     "_thread.get_ident _thread.get_native_id os.getpid os.getcwd os.cpu_count _abc.get_cache_token": of_the_process,
@@ -450,12 +451,12 @@ operation(_TRACED.close, generators.close_in)(lambda interp, generator: generato
 
 for _cls in (int, float, str, bytes, bytearray, complex, tuple, list, dict, set, frozenset, slice, property,
         staticmethod,
-             classmethod, super, types.SimpleNamespace, types.ModuleType, enumerate, zip, map, filter, reversed,
+             classmethod, super, types.SimpleNamespace, enumerate, zip, map, filter, reversed,
              range):  # fmt: skip
     SAFE_NEW.add(_cls)
 STORING_NEW.update(
     {tuple, list, dict, set, frozenset, slice, property, staticmethod, classmethod, super, types.SimpleNamespace,
-     types.ModuleType, enumerate, collections.deque, collections.OrderedDict, collections.defaultdict}
+     enumerate, collections.deque, collections.OrderedDict, collections.defaultdict}
 )  # fmt: skip
 ITERABLE_NEW.update({tuple, frozenset, enumerate})
 

@@ -260,8 +260,7 @@ enter_rows({
     "enumerate": Native(takes=(iterated, plain), named={"iterable": iterated, "start": kept}, reads=1),
     "range": Native(takes=(position,), reads=0),
     "slice": constructor,
-    "object": Native(reads=0),
-    "property staticmethod classmethod": constructor,
+    "object property staticmethod classmethod": constructor,
     "types.CellType types.MethodType types.SimpleNamespace": constructor,
     "types.MappingProxyType": Native(takes=(shadowed,)),
 })  # fmt: skip

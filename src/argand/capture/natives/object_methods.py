@@ -380,7 +380,6 @@ add_methods(types.CellType, comparing, COMPARISONS)
 add_methods(types.SimpleNamespace, keeping, "__init__")
 add_methods(types.SimpleNamespace, textual, "__repr__")
 add_methods(types.SimpleNamespace, comparing, COMPARISONS)
-add_methods(types.ModuleType, keeping, "__init__")
 
 
 # ---- exceptions ----------------------------------------------------------------------------------------------------

@@ -499,11 +499,11 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> object:
 def _read_function(interp: Interpreter, func: Any, name: str) -> object:
     if name in ("__call__", "__get__", "__class__"):
         return getattr(func, name)
-    if id(func) in interp.local_functions:
-        return _read_native(interp, func, name)
     interp.load_function(func)
     if name == "__dict__":
-        return instances.instance_dict(interp, func) if interp.is_outer(func) else func.__dict__
+        return instances.instance_dict(interp, func)
+    if id(func) in interp.local_functions:
+        return _read_native(interp, func, name)
     if interp.is_outer(func):
         value = instances.own_value(interp, func, name) if name not in _FUNCTION_FIELDS else NULL
         if value is NULL and name in _FUNCTION_FIELDS:

@@ -239,6 +239,27 @@ def _partial(values: Values, obj: functools.partial[object]) -> None:
     _attributes(values, obj)
 
 
+def _object(values: Values, obj: object) -> None:
+    values.asm.load_const_callable(object)
+    values.asm.call(0)
+    values.remember(obj)
+
+
+def _property(values: Values, obj: property) -> None:
+    given = obj.__doc__ if obj.__doc__ != getattr(obj.fget, "__doc__", None) else None
+    for part in (obj.fget, obj.fset, obj.fdel, given):
+        values.push(part)
+    values.emitter.call_on(property, 4)
+    values.remember(obj)
+
+
+def _bound_to_nothing(values: Values, obj: staticmethod[..., object] | classmethod[object, ..., object]) -> None:
+    values.push(obj.__func__)
+    values.emitter.call_helper(type(obj))
+    values.remember(obj)
+    _attributes(values, obj)
+
+
 def _deque(values: Values, obj: collections.deque[object]) -> None:
     values.push_list(list(obj))
     values.emitter.call_helper(rebuild.new_deque, (obj.maxlen, type(obj)))
@@ -480,6 +501,10 @@ _MAKERS: dict[type, Callable[[Values, Any], None]] = {
     types.MethodWrapperType: _bound_builtin,
     types.MappingProxyType: _proxy,
     functools.partial: _partial,
+    object: _object,
+    property: _property,
+    staticmethod: _bound_to_nothing,
+    classmethod: _bound_to_nothing,
     weakref.ReferenceType: _weakref,
     weakref.KeyedRef: _weakref,
     collections.OrderedDict: _ordered,

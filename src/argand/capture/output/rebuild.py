@@ -222,6 +222,11 @@ def set_attributes(obj: object, attributes: dict[str, object]) -> None:
         _read(obj, "__dict__").update(attributes)
 
 
+def namespace_of(obj: object) -> object:
+    """Its `__dict__`, past any `__getattribute__` of the class."""
+    return _read(obj, "__dict__")
+
+
 def set_slots(obj: object, attributes: dict[str, object]) -> None:
     """Slots, C-level attributes and those of a tensor, past any `__setattr__` of the class."""
     for key, value in attributes.items():

@@ -68,7 +68,7 @@ class Reconstructor(Values):
             self.asm.load_closure(self.root_cells[id(obj)])
             return
         source = self.state.outer.get(id(obj))
-        if classify.is_constant(obj) and not self._is_local(obj):
+        if classify.is_constant(obj) and id(obj) not in self.state.local_objects:
             if source is not None and is_a(obj, _WITH_PARTS) and is_a(root_of(source), _FLEETING):
                 self.push_outer(source)  # as a constant the code would keep it alive
             elif source is None and is_a(obj, float | complex) and obj != obj:
@@ -78,6 +78,11 @@ class Reconstructor(Values):
             return
         if source is not None:
             self.push_outer(source)
+            return
+        if id(obj) in self.state.namespaces:
+            self.push(self.state.namespaces[id(obj)])
+            self.emitter.call_helper(rebuild.namespace_of)
+            self.remember(obj)
             return
         if id(obj) in self._open:
             self.plan.cyclic.add(id(obj))
@@ -94,9 +99,6 @@ class Reconstructor(Values):
         self.asm.load_const(obj)
         self.emitter.call_helper(rebuild.another)
         self.remember(obj)
-
-    def _is_local(self, obj: object) -> bool:
-        return is_a(obj, type) and id(obj) in self.state.local_objects
 
     def _tensor(self, tensor: torch.Tensor) -> None:
         worn = self.state.graph.dressed.get(id(tensor))

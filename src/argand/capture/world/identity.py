@@ -103,7 +103,8 @@ def id_of(interp: Interpreter, obj: Any) -> int:
     interp.pin(original)
     if type(original) in VALUES:
         pin_value(state, original)
-    if interp.is_outer(original) or (info is None and classify.is_constant(original)):
+    constant = classify.is_constant(original) and id(original) not in state.local_objects
+    if interp.is_outer(original) or (info is None and constant):
         return id(original)
     number = LocalId(id(original))
     number.of = obj

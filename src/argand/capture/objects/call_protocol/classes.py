@@ -304,7 +304,7 @@ def type_call(interp: Interpreter, cls: type, args: list[object], kwargs: dict[s
     if is_a(new, types.FunctionType):
         instance = interp.call(new, [cls, *args], kwargs)
     elif new is object.__new__ and init is not object.__init__:
-        instance = interp.unread(object.__new__, cls)
+        instance = native_handlers.new_in_this_call(interp, interp.unread(object.__new__, cls))
     elif is_a(new, types.BuiltinFunctionType):
         instance = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
     else:
@@ -340,8 +340,6 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
     if args and is_a(args[0], type) and interp.types.lookup(args[0], "__del__") is not NULL:
         raise has_finalizer(args[0])
     if owner in native_handlers.SAFE_NEW or issubclass(owner, BaseException):
-        if owner is object:
-            return interp.unread(object.__new__, *args, **kwargs)
         if owner in native_handlers.ITERABLE_NEW and len(args) > 1:
             take = iteration.native_elements if owner is frozenset else iteration.native_iterable
             args = [args[0], take(interp, args[1], owner is tuple), *args[2:]]
@@ -352,7 +350,7 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
             refuse_nested_partial(interp, args[1])
         if owner is weakref.ref:
             args = [args[0], *with_callback(interp, args[1:])]
-        return interp.unread(owner.__new__, *args, **kwargs)
+        return native_handlers.new_in_this_call(interp, interp.unread(owner.__new__, *args, **kwargs))
     if args and is_a(args[0], type):
         handler = native_handlers.FUNCTIONS.get(id(owner))
         if handler is not None and args[0] is owner:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from argand.capture.facts import callables
+from argand.capture.facts import callables, classify
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import ABSENT, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import Interpreter
@@ -42,7 +42,7 @@ CALLABLE_OBJECTS: Final[dict[type, Handler]] = {}
 KEEP: Final[list[object]] = []
 SAFE_NEW: Final[set[type]] = {object}
 """C classes whose `__new__` touches nothing but its arguments."""
-STORING_NEW: Final[set[type]] = set()
+STORING_NEW: Final[set[type]] = {object}
 """Of these, those whose `__new__` and `__init__` only store their arguments, or take them one by one."""
 ITERABLE_NEW: Final[set[type]] = set()
 """Of these, those whose `__new__`, and not `__init__`, iterates over its first argument."""
@@ -143,7 +143,14 @@ def pure(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str
 
 def constructor(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """Call natively and do not look into the arguments: they are only stored."""
-    return interp.unread(fn, *args, **kwargs)
+    return new_in_this_call(interp, interp.unread(fn, *args, **kwargs))
+
+
+def new_in_this_call(interp: Interpreter, instance: object) -> object:
+    """What a C class has made: noted, where another call of transformed code makes another one."""
+    if type(instance) in classify.OF_ONE_CALL or is_a(instance, property):
+        interp.state.note_local(instance)
+    return instance
 
 
 def python_object_in_native(fn: object, arg: object) -> BaseException:

@@ -31,7 +31,7 @@ _MADE_BY_REPEATING: Final = frozenset((
     "_noted_classes", "inlined", "policies", "local_functions", "local_cells", "local_classes", "born", "generators",
     # of the state: what loading notes, and shadows, which nobody has changed
     "_loaded", "_object_at", "_outer_objects", "value_sources", "inputs_by_real", "outer", "_keep", "local_objects",
-    "shadows", "shadow_origin", "elements", "effect_order", "tensors", "journal", "loads",
+    "namespaces", "shadows", "shadow_origin", "elements", "effect_order", "tensors", "journal", "loads",
     # of the graph: what recording notes
     "inputs", "input_names", "calls", "arguments", "answered", "observed", "known", "kept", "effectful", "outside",
     "unsure", "several", "maybe_same", "flags_seen", "writing", "mutated", "written",
