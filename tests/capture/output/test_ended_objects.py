@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -101,3 +102,51 @@ def test_what_ends_is_gone(fn: Callable[[torch.Tensor], object]) -> None:
     compiled = argand.compile(fn, backend="eager")
     for _ in range(2):
         assert repr(compiled(x)) == repr(fn(x))
+
+
+def _ends(number: int, log: list[object]) -> Iterator[int]:
+    try:
+        yield number
+    finally:
+        log.append(number)
+
+
+@argand.disable
+def _raises() -> None:
+    raise ValueError
+
+
+def _out_of_the_frame(log: list[object]) -> None:
+    held = _ends(7, log)
+    next(held)
+    argand.graph_break()
+    for _ in enumerate(_ends(1, log)):
+        for _ in enumerate(_ends(2, log)):
+            argand.graph_break()
+            argand.graph_break()
+            _raises()
+
+
+def _to_a_handler(log: list[object]) -> None:
+    for _ in enumerate(_ends(1, log)):
+        try:
+            for _ in enumerate(_ends(2, log)):
+                for _ in enumerate(_ends(3, log)):
+                    argand.graph_break()
+                    argand.graph_break()
+                    _raises()
+        except ValueError:
+            log.append("caught")
+        finally:
+            log.append("finally")
+        argand.graph_break()
+
+
+@pytest.mark.parametrize("program", [_out_of_the_frame, _to_a_handler])
+def test_an_error_drops_the_stack_from_its_top(program: Callable[[list[object]], None]) -> None:
+    """What lies below a broken instruction was kept in local variables, which die in another order, after the others."""
+    logs: list[list[object]] = [[], []]
+    for run, log in zip((program, argand.compile(program, backend="eager")), logs):
+        with contextlib.suppress(ValueError):
+            run(log)
+    assert logs[0] == logs[1]

@@ -69,6 +69,19 @@ class Emitter:
             self.asm.store_fast(name)
         self.cleared.update(name for name in self.temps if name not in kept)
 
+    def push_away(self, names: list[str]) -> None:
+        """-> the values of temporaries, which let go of them: an error drops the stack from its top down, and then the
+        locals."""
+        for name in names:
+            self.asm.load_fast(name)
+            self.asm.load_const(None)
+            self.asm.store_fast(name)
+
+    def store_back(self, names: list[str]) -> None:
+        """What `push_away` pushed ->."""
+        for name in reversed(names):
+            self.asm.store_fast(name)
+
     # ---------------------------------------------------------------- sources
 
     def load_source(self, source: Source) -> None:

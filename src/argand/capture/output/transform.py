@@ -403,15 +403,15 @@ class Transformer:
         below = held[: len(held) - taken]
         operands = held[len(held) - taken :]
         handled = [name for name in held if isinstance(name, Handled)]
+        handler = inst.handler
         if handled:
             asm.load_fast(handled[-1])
             asm.emit("PUSH_EXC_INFO")
-        handler = inst.handler
+        above = below[handler.depth if handler is not None else 0 :]
+        dropped = [name for name in above if name is not None and name not in handled]
+        emitter.push_away(dropped)
         catch = Label()
-        if handler is not None:
-            with asm.covered_by(catch, 2 if handled else 0):
-                exits = self._clone(emitter, inst, operands)
-        else:
+        with asm.covered_by(catch, 2 if handled else 0) if handler is not None else contextlib.nullcontext():
             exits = self._clone(emitter, inst, operands)
         for label, target, pushed in exits:
             if label is not None:
@@ -426,6 +426,7 @@ class Transformer:
                 kept = i < len(operands) and isinstance(operands[i], Handled)
                 results.append(None if pushed[i] else Handled(name) if kept and name is not None else name)
             results.reverse()
+            emitter.store_back(dropped)
             if handled:
                 self._no_longer_handled(emitter)
             if target is not None:
