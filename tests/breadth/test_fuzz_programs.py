@@ -26,6 +26,7 @@ import differential
 import extremes
 import features
 import fused
+import lives
 import mutated
 import mutations
 import programs
@@ -227,3 +228,9 @@ def test_classes_and_libraries_of_python_around_tensors() -> None:
     for seed in range(sweeps.part(20, 4)):
         text = features.program(seed)
         assert features.difference(text, "eager", None) is None, text
+
+
+def test_objects_that_live_across_breaks_and_calls() -> None:
+    for seed in range(sweeps.part(40, 6)):
+        text = lives.program(seed)
+        assert lives.difference(text, "eager", None) is None, text
