@@ -205,7 +205,9 @@ class _Nest:
         if method is not None:
             result = method(statement, *args)
         else:
-            function = _FUNCTIONS.get(statement.op) or getattr(torch, statement.op, None)
+            function = _FUNCTIONS.get(statement.op) or getattr(
+                torch, statement.op, getattr(torch.special, statement.op, None)
+            )
             if function is None:
                 raise InternalError(f"the interpreter does not know ops.{statement.op}")
             result = function(*args)

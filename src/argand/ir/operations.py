@@ -17,7 +17,24 @@ _CIRCULAR = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh
 FLOAT_FUNCTIONS = (*_ROOTS, *_EXPONENTIAL, *_CIRCULAR)
 LANE_BY_LANE = frozenset(("erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "asinh", "acosh", "atan2", "pow"))
 """What the C++ prelude has in vectors of floats only: of doubles, one lane at a time is the C library's."""
-UNARY = ("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "bitwise_not", "logical_not", *FLOAT_FUNCTIONS)
+SPECIAL_FUNCTIONS = (
+    *("lgamma", "digamma", "erfinv", "erfcx", "ndtri", "log_ndtr"),
+    *("modified_bessel_i0", "modified_bessel_i1", "i0e", "i1e"),
+)
+"""Of floats alone, and on processors only. The names of the two without an exponential are not those of variables."""
+UNARY = (
+    "neg",
+    "abs",
+    "sign",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "bitwise_not",
+    "logical_not",
+    *FLOAT_FUNCTIONS,
+    *SPECIAL_FUNCTIONS,
+)
 BINARY = (
     *("add", "sub", "mul", *_DIVISIONS, "fmod", "pow", "atan2", "maximum", "minimum", "copysign", "lshift", "rshift"),
     *(f"{kind}_{word}" for kind in ("logical", "bitwise") for word in ("and", "or", "xor")),
@@ -36,9 +53,7 @@ _COSTS = {
     "gelu": 18,
     "softplus": 30,
     "mish": 36,
-    "erfinv": 40,
-    "lgamma": 40,
-    "digamma": 40,
+    **dict.fromkeys(SPECIAL_FUNCTIONS, 40),
 }
 
 

@@ -6,6 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
+import torch
 
 from argand.codegen.cpp.prelude import prelude, words
 from argand.runtime import toolchain
@@ -37,6 +38,19 @@ BOUNDS = {
     "sqrt": (0.5001, 0.5001, (0, 1e30)),
     "rsqrt": (1.5, 1.5, (0, 1e30)),
 }
+# Of floats alone: the same.
+SPECIAL_FUNCTIONS = {
+    "lgamma": (2.0, (-30, 200)),
+    "digamma": (0.51, (-30, 200)),
+    "erfinv": (0.51, (-1, 1)),
+    "ndtri": (0.51, (0, 1)),
+    "erfcx": (0.51, (-9, 60)),
+    "log_ndtr": (0.51, (-60, 12)),
+    "modified_bessel_i0": (0.51, (-88, 88)),
+    "modified_bessel_i1": (0.51, (-88, 88)),
+    "i0e": (0.51, (-200, 200)),
+    "i1e": (0.51, (-200, 200)),
+}
 REFERENCES = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "rsqrt": lambda x: 1 / np.sqrt(x),
@@ -54,8 +68,6 @@ def reference(name, x):
     wide = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
     with np.errstate(all="ignore"):
         if name in ("erf", "erfc"):
-            import torch
-
             if x.dtype == np.float64:
                 import mpmath
 
@@ -69,6 +81,12 @@ def reference(name, x):
 @pytest.fixture(scope="module")
 def library():
     text = ""
+    for name in SPECIAL_FUNCTIONS:
+        text += f"""
+extern "C" void {name}_f32x16(const f32* x, f32* y, i64 n) {{
+  for (i64 i = 0; i < n; i += 16) store(y + i, {name}(load<f32x16>(x + i)));
+}}
+extern "C" void {name}_f32(const f32* x, f32* y, i64 n) {{ for (i64 i = 0; i < n; ++i) y[i] = {name}(x[i]); }}"""
     for name in BOUNDS:
         for kind, lanes in (("f32", 16), ("f64", 8), ("f32", 8), ("f32", 4)):
             text += f"""
@@ -92,7 +110,7 @@ def run(library, name, kind, x):
 
 def points(name, dtype, count):
     """Dense over the interesting range, dense in exponents, and around the places where a formula changes."""
-    low, high = BOUNDS[name][2]
+    low, high = SPECIAL_FUNCTIONS[name][1] if name in SPECIAL_FUNCTIONS else BOUNDS[name][2]
     rng = np.random.default_rng(0)
     info = np.finfo(dtype)
     spread = np.exp(rng.uniform(np.log(float(info.smallest_subnormal)), np.log(max(abs(low), abs(high))), count // 3))
@@ -131,6 +149,17 @@ def test_error_float64(library, name):
     off = errors(y, reference(name, x))
     worst = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
     assert off[worst] <= BOUNDS[name][1], (x[worst], y[worst])
+
+
+@pytest.mark.parametrize("name", SPECIAL_FUNCTIONS)
+def test_special_functions_of_floats(library, name):
+    x = points(name, np.float32, 60_000)
+    function = getattr(torch.special, name, torch.lgamma)
+    y = run(library, name, "f32x16", x)
+    off = errors(y, function(torch.from_numpy(x.astype(np.float64))).numpy())
+    worst = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
+    assert off[worst] <= SPECIAL_FUNCTIONS[name][0], (x[worst], y[worst])
+    assert np.array_equal(y, run(library, name, "f32", x), equal_nan=True)
 
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, 2.0, -2.0, 1e-45, -1e-45, 1e-39, 3.4e38, -3.4e38, 1e5]

@@ -11,6 +11,7 @@ from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     depthwise,
     distances,
     drill,
+    functions,
     gradients,
     kernels,
     norms,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from argand.graph.metadata.builder import Builder
 from argand.passes.decompositions.rules import aten, cast, decomposes, device, full, is_float, val, widen
@@ -165,6 +166,15 @@ def _prelu(b: Builder, x: fx.Node, weight: fx.Node) -> Any:
 
 @decomposes(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
 def _xlogy(b: Builder, x: Any, y: Any) -> Any:
+    return _times_log(b, x, y, aten.log.default)
+
+
+@decomposes(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar)
+def _xlog1py(b: Builder, x: Any, y: Any) -> Any:
+    return _times_log(b, x, y, aten.log1p.default)
+
+
+def _times_log(b: Builder, x: Any, y: Any, log: OpOverload) -> Any:
     """x log(y), 0 where x is, NaN where y is"""
     given = [each for each in (x, y) if isinstance(each, fx.Node)]
     if not all(map(is_float, given)) or any(isinstance(each, (complex, bool)) for each in (x, y)):
@@ -173,7 +183,7 @@ def _xlogy(b: Builder, x: Any, y: Any) -> Any:
     math = torch.float32 if dtype.itemsize == 2 else dtype
     whole = (e if isinstance(e, fx.Node) else full(b, [], e, given[0], dtype) for e in (x, y))
     left, right = (cast(b, each, math) for each in whole)
-    product = b(aten.mul.Tensor, left, b(aten.log.default, right))
+    product = b(aten.mul.Tensor, left, b(log, right))
     product = b(aten.where.self, b(aten.eq.Scalar, left, 0), full(b, [], 0, left), product)
     return cast(b, b(aten.where.self, b(aten.isnan.default, right), right, product), dtype)
 

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-_FILES = ("core.h", "convert.h", "math.h", "tables.h", "single.h")
+_FILES = ("core.h", "convert.h", "math.h", "tables.h", "single.h", "special.h")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _VECTOR = re.compile(r"([iuf](?:8|16|32|64))x(\d+)")
 _APART = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")}
