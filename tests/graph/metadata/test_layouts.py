@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from argand.graph.metadata import layouts
+from argand.graph.metadata.metas import Many, infer
+from argand.graph.metadata.specs import SpecTable
 
 aten = torch.ops.aten
 BATCHES: list[tuple[int, ...]] = [(), (2, 3), (1,), (0,)]
@@ -45,3 +47,46 @@ def test_norms_over_dims_of_one_element(shape: tuple[int, ...]) -> None:
         for op in ops:
             known = layouts.RULES[op](op(x.to("meta"), order, dim, keepdim), x, order, dim, keepdim)
             assert described([known]) == described([op(x, order, dim, keepdim)]), (op, dim, keepdim, order)
+
+
+def _laid(tensor: torch.Tensor, innermost: bool) -> torch.Tensor:
+    """The same with the second dimension innermost."""
+    return tensor.transpose(1, -1).contiguous().transpose(1, -1) if innermost else tensor
+
+
+@pytest.mark.parametrize("op", ["mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward"])
+@pytest.mark.parametrize("innermost", list(itertools.product((False, True), repeat=2)))
+def test_gradients_of_losses(op: str, innermost: tuple[bool, bool]) -> None:
+    """Regression: a codebook's loss in training raised under "aot_eager", where a view was made of a gradient that lies
+    otherwise."""
+    operands = [_laid(torch.randn(2, 3, 4, 5), each) for each in innermost]
+    _check(getattr(aten, op).default, torch.ones(()), *operands, 1, *([1.0] if op != "mse_loss_backward" else []))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradients_of_convolutions_and_norms(rank: int, transposed: bool) -> None:
+    for innermost in itertools.product((False, True), repeat=3):
+        x, weight = torch.randn(2, 4, *[6] * rank), torch.randn(4, 4, *[3] * rank)
+        grad = torch.randn(2, 4, *[8 if transposed else 4] * rank)
+        laid = [_laid(each, how) for each, how in zip((grad, x, weight), innermost)]
+        rest = [[4], [1] * rank, [0] * rank, [1] * rank, transposed, [0] * rank, 1, [True] * 3]
+        _check(aten.convolution_backward.default, *laid, *rest)
+        one = torch.ones(4)
+        saved = (one, one, one, one, one, True, 1e-5, [True] * 3)
+        _check(aten.native_batch_norm_backward.default, _laid(x, innermost[0]), laid[1], *saved)
+        _check(aten._log_softmax_backward_data.default, _laid(x, innermost[0]), laid[1], 1, torch.float32)
+
+
+def _check(op: Any, *args: Any) -> None:
+    """What is inferred of results is what they are."""
+    table = SpecTable()
+    specs = [
+        table.of_meta(torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device="meta"), each.device)
+        if isinstance(each, torch.Tensor)
+        else each
+        for each in args
+    ]
+    inferred, real = infer(table, op, tuple(specs), {}), op(*args)
+    known, results = (inferred.items, real) if isinstance(inferred, Many) else ([inferred], [real])
+    assert [(spec.size, spec.stride, spec.dtype) for spec in known] == described(results), (op, args)

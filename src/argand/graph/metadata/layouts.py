@@ -339,7 +339,7 @@ RULES: dict[Any, Rule] = {
     aten.threshold_backward.default: _iterated(1, 0),
     aten.rsub.Tensor: _iterated(1, 0),
     aten.native_layer_norm_backward.default: _contiguous_results,
-    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    **dict.fromkeys(of_aten("native_batch_norm_backward batch_norm_backward"), _batch_norm_backward),
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm_legacy,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
@@ -368,7 +368,8 @@ RULES: dict[Any, Rule] = {
         "_log_softmax masked_fill.Scalar masked_fill.Tensor diag_embed normal.Tensor_Tensor normal.float_Tensor "
         "poisson _standard_gamma tril triu sum.dim_IntList "
         "prod.dim_int amax amin im2col isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor "
-        "rrelu_with_noise var.correction glu_backward"
+        "rrelu_with_noise var.correction glu_backward _log_softmax_backward_data "
+        "mse_loss_backward smooth_l1_loss_backward huber_loss_backward"
     ), _contiguous),
     **dict.fromkeys(of_aten(
         "upsample_bilinear2d upsample_bicubic2d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d "

@@ -148,6 +148,8 @@ _INDEXING = (aten.index.Tensor, aten._unsafe_index.Tensor)
 def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
     if func is aten.convolution.default:
         unclear = layouts.convolution_is_unclear(args[0].meta, args[1].meta, bool(args[6]), args[8])
+    elif func is aten.convolution_backward.default:
+        unclear = specs[1].meta.dim() != 4 and any(spec.stride != contiguous_strides(spec.size) for spec in specs[:3])
     elif func in _INDEXING:  # the layout of no elements
         unclear = not specs[0].meta.numel() and specs[0].stride != contiguous_strides(specs[0].size)
     elif func in layouts.PROBED:
