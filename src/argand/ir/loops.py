@@ -6,6 +6,7 @@ A `Program` is a list of nodes over named buffers. A `LoopNode` is one loop nest
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
@@ -194,7 +195,10 @@ def statements_of(body: LoopBody) -> Sequence[Value]:
 
 def with_nested(statements: Sequence[Value]) -> Sequence[Value]:
     """Statements and those inside of their `masked` blocks, in execution order."""
-    if not any(statement.op == "masked" for statement in statements):
+    for statement in statements:
+        if statement.op == "masked":
+            break
+    else:
         return statements
     nested: list[Value] = []
 
@@ -228,5 +232,10 @@ def tensor_refs(args: Any) -> list[TensorRef]:
 
 def aliases_arguments(node: ExternNode) -> bool:
     """Whether the operator may return memory of its arguments."""
-    schema = getattr(node.target, "_schema", None)
+    return _returns_aliases(node.target)
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _returns_aliases(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
     return schema is None or any(result.alias_info is not None for result in schema.returns)

@@ -43,7 +43,7 @@ def hint(expr: Expr) -> int:
 
 def hint_numel(buffer: Buffer) -> int:
     """Typical number of elements."""
-    return prod([hint(size) for size in buffer.size])
+    return prod([size.value if size.__class__ is Const else hint(size) for size in buffer.size])
 
 
 def hint_bytes(buffer: Buffer) -> int:

@@ -19,11 +19,13 @@ from argand.graph.sizes.expr import (
     Mul,
     Sym,
     Var,
+    add,
     as_int,
     bounds,
     coefficient,
     evaluate,
     free_vars,
+    multiply,
     simplify,
     substitute,
     to_c,
@@ -265,3 +267,13 @@ def test_a_quotient_of_what_may_be_negative_is_rounded_down():
     assert to_c(row) == "floor_div_i64(-1*i + 11, 12) + 1"
     assert to_c(i // 12) == "(i / 12)"
     assert to_c(((Const(23) - i) % 12) // 5) == "(floor_mod_i64(-1*i + 11, 12) / 5)"
+
+
+def test_products_with_numbers_are_those_with_constants():
+    x, y = Var("x"), Var("y")
+    for expr in (Const(3), x, 2 * x + 3 * y - 1, (x + y) // 4 + 4 * ((x + y) % 4)):
+        for number in (0, 1, -1, 7, True):
+            whole = multiply(expr, Const(number))
+            assert expr * number is whole and number * expr is whole
+            assert expr * Const(number) is whole and Const(number) * expr is whole
+        assert -expr is multiply(expr, Const(-1)) and 5 - expr is add(Const(5), -expr) and expr - x is add(expr, -x)

@@ -55,18 +55,20 @@ class Expr:
     __radd__ = __add__
 
     def __sub__(self, other: Expr | int) -> Expr:
-        return add(self, multiply(as_expr(other), MINUS_ONE))
+        return add(self, as_expr(other) * -1)
 
     def __rsub__(self, other: Expr | int) -> Expr:
-        return add(as_expr(other), multiply(self, MINUS_ONE))
+        return add(as_expr(other), self * -1)
 
     def __mul__(self, other: Expr | int) -> Expr:
-        return multiply(self, other if isinstance(other, Expr) else Const(other))
+        if other.__class__ is Const:
+            return _times(self, other.value)
+        return multiply(self, other) if isinstance(other, Expr) else _times(self, int(other))
 
     __rmul__ = __mul__
 
     def __neg__(self) -> Expr:
-        return multiply(self, MINUS_ONE)
+        return _times(self, -1)
 
     def __floordiv__(self, other: Expr | int) -> Expr:
         return floor_divide(self, as_expr(other))
@@ -134,6 +136,13 @@ class Const(Expr):
         self.free = frozenset()
         self.has_divmod = False
         self._text = str(value)
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        if other.__class__ is Const:
+            return _constant(self.value * other.value)
+        return _times(other, self.value) if isinstance(other, Expr) else _constant(self.value * int(other))
+
+    __rmul__ = __mul__
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, int) and self.value == other)
@@ -393,6 +402,12 @@ def multiply(left: Expr, right: Expr) -> Expr:
     return from_poly(poly)
 
 
+@lru_cache(maxsize=1 << 15)
+def _times(expr: Expr, number: int) -> Expr:
+    """`expr * number`: numbers of Python's are looked up faster than constants, whose hash is a function of Python."""
+    return from_poly({monomial: coefficient * number for monomial, coefficient in expr.poly})
+
+
 def sum_of(terms: Iterable[Expr]) -> Expr:
     """The sum of `terms`, collected at once."""
     poly: dict[Monomial, int] = {}
@@ -553,4 +568,3 @@ def minimum_over_symbols(expr: Expr) -> int | None:
 
 ZERO = Const(0)
 ONE = Const(1)
-MINUS_ONE = Const(-1)

@@ -199,7 +199,7 @@ class Emitter:
         dims = dict(group.dims)
         everything = [expr for group in exprs.values() for expr in group]
         shared, mapping, _ = coalesce(shared, dims, everything)
-        shared = loop_order(shared, self._weights(group.members, mapping))
+        shared = self._best_order(shared, group.members, mapping)
         outer_vars = [Var(f"x{number}") for number in range(len(shared))]
         outer_map: dict[Var, Expr] = {**mapping, **dict(zip(shared, outer_vars))}
         ranges = {final: dims[var] for final, var in zip(outer_vars, shared)}
@@ -210,14 +210,17 @@ class Emitter:
         stages = [self._stage(draft, loops, outer, local_of, dead) for draft, loops in zip(group.stages, plans)]
         return self._finish(name, outer, stages, local_of, group)
 
-    def _weights(self, members: Iterable[Member], mapping: Mapping[Var, Expr]) -> list[WeightedIndex]:
+    def _best_order(self, loops: list[Var], members: Iterable[Member], mapping: Mapping[Var, Expr]) -> list[Var]:
+        """`loop_order`, by what members read and write."""
+        if len(loops) < 2:
+            return loops
         weighted = []
         for member in members:
             for is_store, accesses in ((False, member.loads), (True, member.stores)):
                 for name, index in accesses:
                     weight = float(hint_bytes(self.buffers[name]))
                     weighted.append(WeightedIndex(substitute(index, mapping), weight, is_store))
-        return weighted
+        return loop_order(loops, weighted)
 
     def _stage_loops(
         self,
@@ -242,7 +245,7 @@ class Emitter:
             else:
                 left, joined, mine = coalesce(loops, sizes, mine)
                 mapping.update(joined)
-                left = loop_order(left, self._weights(members, mapping))
+                left = self._best_order(left, members, mapping)
             finals = [(Var(f"{letter}{number}"), sizes[var]) for number, var in enumerate(left)]
             mapping.update({var: final for var, (final, _) in zip(left, finals)})
             result.append(finals)

@@ -68,8 +68,6 @@ def _joined(expr: Expr, p: Var, q: Var, size: Expr) -> Expr:
 
 def loop_order(loops: Sequence[Var], indices: Sequence[WeightedIndex]) -> list[Var]:
     """Outermost first: large strides outside, the loop along which most bytes are contiguous inside."""
-    if len(loops) < 2:
-        return list(loops)
     stride: dict[Var, float] = {}
     unit: dict[Var, float] = {}
     for var in loops:
