@@ -126,6 +126,9 @@ def laid_out_calls():
                 yield aten.native_batch_norm_backward.default, (other, x, *rest), {}
         yield aten._native_batch_norm_legit_functional.default, (x, one, one, one, one, True, 0.1, 1e-5), {}
         if min(size[2:]) > 2:
+            part = spec((size[0], 20, *size[2:])).stride
+            for grad in (spec(size), last(size), spec(size, stride=part), spec(size, stride=(0, 0, 0, 0))):
+                yield aten.threshold_backward.default, (grad, x, 0), {}
             for step, pad, apart in ((1, 0, 1), (2, 1, 1)):
                 window = [3, 2], [step, step], [pad, pad], [apart, apart]
                 yield aten.max_pool2d_with_indices.default, (x, *window), {}

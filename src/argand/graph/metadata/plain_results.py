@@ -23,6 +23,7 @@ from argand.graph.metadata.strides import (
     channels_last_strides,
     contiguous_strides,
     is_contiguous,
+    iterator_strides,
     suggests_channels_last,
 )
 from argand.graph.operators.aten_names import of_aten
@@ -337,6 +338,17 @@ def _like_all(x: Any, *others: Any) -> tuple[Result, ...] | None:
     return None if laid is None else ((x.size, x.dtype, laid),)
 
 
+def _threshold_backward(grad: Any, x: Any, threshold: float) -> tuple[Result, ...] | None:
+    """Of a gradient that lies in any way, such as a part of one."""
+    if not _plain(grad, x) or grad.size != x.size:
+        return None
+    stride = iterator_strides(x.size, [(x.size, x.stride), (grad.size, grad.stride)])
+    if stride == contiguous_strides(x.size):
+        return ((x.size, x.dtype),)
+    innermost = len(x.size) == 4 and stride == channels_last_strides(x.size)
+    return ((x.size, x.dtype, torch.channels_last),) if innermost else None
+
+
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Result, ...] | None:
@@ -401,8 +413,7 @@ def _group_norm(
 
 
 _POINTWISE = of_aten(
-    "hardswish hardswish_backward hardsigmoid_backward hardtanh hardtanh_backward leaky_relu_backward elu_backward "
-    "threshold_backward"
+    "hardswish hardswish_backward hardsigmoid_backward hardtanh hardtanh_backward leaky_relu_backward elu_backward"
 )
 RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
     {
@@ -435,6 +446,7 @@ RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
         aten._adaptive_avg_pool2d.default: _adaptive_pool,
         aten._adaptive_avg_pool2d_backward.default: _adaptive_pool_backward,
         aten.native_batch_norm_backward.default: _batch_norm_backward,
+        aten.threshold_backward.default: _threshold_backward,
         **dict.fromkeys(_POINTWISE, _like_all),
     }
 )
