@@ -60,6 +60,7 @@ __all__ = [
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
+_plain_call, _all_modules = torch.nn.Module.__call__, vars(_modules)
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -310,9 +311,6 @@ def _audited(compiled: Any, fn: Any) -> Any:
     from argand.debug.audit import audited
 
     return audited(compiled, fn)
-
-
-_plain_call, _all_modules = torch.nn.Module.__call__, vars(_modules)
 
 
 class OptimizedModule(HostedModule):

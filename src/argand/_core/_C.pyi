@@ -55,16 +55,13 @@ class Entry:
     """A transformed code object and the guards under which it may stand in for the frame's own code.
 
     Args:
-        code: takes exactly the frame's raw arguments (see `FrameInfo.args`) as `co_argcount` positional parameters: no
-            *args, **kwargs or keyword-only flags, the same number of free variables as the original, not a generator.
-            Making an Entry marks this code as never to be captured itself.
+        code: takes exactly the frame's raw arguments (`FrameInfo.args`) as positional parameters, and no others; has as
+            many free variables as the original; is no generator. It will never be captured itself.
         guards: the guard tree; None makes an entry that runs once and is not stored.
-        key: compared by identity with the key of the region. Pass `_C.get_callback()[1]`'s object (or `FrameInfo`'s
-            region key, which the caller knows).
+        key: compared by identity with the key of the region.
         payload: any object; kept alive with the entry.
-        label: the name of its runs in torch's profiler (`set_profiler`); without one they have no range.
-        globals: the only globals in which the code runs (known by its address, not kept alive): those into which its
-            names were put. Without it any function of the original code may run it.
+        label: the name of its runs in torch's profiler (`set_profiler`).
+        globals: the only globals in which the code runs (known by its address): those into which its names were put.
         graph: the code calls a graph.
         resumed: the code goes on where a graph broke. When such an entry without a graph has run 1,000 times in a
             thread and none with a graph in between, it is a loop of plain Python: the code that it stands in for is
@@ -119,13 +116,8 @@ class Region:
     key: Final[Any]
     fn: Final[Callable[..., Any]]
 
-def forward_alone(compiled: object, plain: Callable[..., Any], global_hooks: dict[str, Any], /) -> Any:
-    """What the call of a compiled module comes to: its compiled forward, or None where there is more to it.
-
-    Args:
-        plain: the `__call__` that modules have; another one may do more.
-        global_hooks: the names of the module of torch's that has the hooks of all modules.
-    """
+def forward_alone(compiled: object, plain: object, global_hooks: dict[str, Any], /) -> Any:
+    """What a call of a compiled module comes to: its compiled forward; None where there is more to it (hooks, hosts)."""
 
 def run_with_callback(
     callback: Callback | None,
