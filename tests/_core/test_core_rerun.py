@@ -91,18 +91,20 @@ def test_an_entry_may_leave_its_frame_to_itself() -> None:
 
 
 def test_guards_of_frames_left_to_themselves_are_asked_each_64th_time_of_calls_that_look_alike() -> None:
-    """While all entries leave the frame alone, and none was added; a call that looks otherwise is looked at."""
+    """While these leave the frame alone, and no entry was added; a call that looks otherwise is looked at."""
     asked: list[object] = []
-    leaves = True
 
     def own(x: object, options: object) -> int:
         return -1
 
+    def kind_of(x: object) -> object:
+        return type(x), x == -1.5
+
     def callback(info: _C.FrameInfo) -> Any:
-        guards, kind = _C.GuardTree(), type(info.args[0])
-        guards.check(0, "python", lambda x: asked.append(x) or type(x) is kind, [guards.child(0, "local", 0)])
-        code = compile("def t(x, options):\n    leaves and prefer(-1, None)\n    return 1", "<t>", "exec").co_consts[0]
-        info.globals.update(prefer=_C.prefer_original, leaves=leaves)
+        guards, kind = _C.GuardTree(), kind_of(info.args[0])
+        guards.check(0, "python", lambda x: asked.append(x) or kind_of(x) == kind, [guards.child(0, "local", 0)])
+        code = compile("def t(x, _):\n    x == -1.5 or prefer(-1, None)\n    return 1", "<t>", "exec").co_consts[0]
+        info.globals.update(prefer=_C.prefer_original)
         return _C.Entry(code, guards, None, graph=True, whole=1)
 
     function = types.FunctionType(own.__code__.replace(), {})
@@ -116,9 +118,9 @@ def test_guards_of_frames_left_to_themselves_are_asked_each_64th_time_of_calls_t
     assert run(1.5, {"a": [0]}) == (-1, 1) and run(2.5, {"a": [0]}) == (-1, 0) and run(1.5, {"a": [1]}) == (-1, 1)
     assert run("", ())[0] == 1  # another entry
     assert run(1.5, ()) == (-1, 2) and run(1.5, ()) == (-1, 0)
-    leaves = False
-    assert run(b"", ())[0] == 1
-    assert [run(1.5, ()) for _ in range(3)] == [(-1, 2), (-1, 1), (-1, 1)]  # one of the entries is not left alone
+    assert [run(-1.5, ())[0] for _ in range(64)] == [-1] * 62 + [1] * 2  # it looks as 1.5 does, and does not leave it
+    assert [run(1.5, ()) for _ in range(3)] == [(-1, 2), (-1, 1), (-1, 1)]
+    assert [run("", ())[1] for _ in range(3)] == [3, 0, 0]
 
 
 def test_frames_are_left_to_themselves_by_the_sizes_that_vary() -> None:

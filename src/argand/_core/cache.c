@@ -78,6 +78,7 @@ free_cache(void *extra)
     PyObject *pending = take_exception(); /* called from a destructor: whatever is in flight stays */
     free_contents(cache->head, cache->modes, cache->num_modes);
     left_alone_forget(cache);
+    PyMem_Free(cache->left_alone);
     put_exception(pending);
     PyMem_Free(cache);
 }

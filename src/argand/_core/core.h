@@ -82,7 +82,7 @@ struct CodeCache {
     unsigned misses;  /* while nothing is compiled any more */
     CodeMode all_keys;
     bool transformed; /* made by us: never captured */
-    LooksLeftAlone *left_alone; /* calls that run as eager's whichever entry fits; or NULL */
+    LooksLeftAlone *left_alone; /* calls that run as eager's; or NULL */
     Entry *stands_for; /* of transformed code: the entry that was made last of it, while there is one; borrowed */
 };
 
@@ -173,7 +173,7 @@ void trial_note_gain(void); /* something is done that eager would not do as well
 /* Whether the frame's own code, with capture off, is to run instead of an entry's; nothing stands against it. */
 bool rerun_preferred(CodeCache *cache, Entry *entry, const FrameView *view);
 bool rerun_unless(PyObject *unless); /* whether something stands against it; NULL: never */
-/* Whether it is to run whichever entry fits. */
+/* Whether it is to run, going by the look of the call. */
 bool rerun_at_sight(CodeCache *cache, const PyObject *key, const FrameView *view);
 
 /* ---- calls of which only the look is known (left_alone.c) -------------------------------------------------------- */
@@ -181,6 +181,7 @@ bool rerun_at_sight(CodeCache *cache, const PyObject *key, const FrameView *view
 #define TRIED_AGAIN 64 /* calls until guards, and the entry of a part, are tried again */
 bool left_alone_now(CodeCache *cache, const PyObject *key, const FrameView *view);
 void left_alone_note(CodeCache *cache, Entry *entry, const FrameView *view); /* a call that ran as eager's */
+void left_alone_not(CodeCache *cache, const Entry *entry, const FrameView *view); /* one that is to run compiled */
 void left_alone_forget(CodeCache *cache); /* when its entries change */
 
 /* ---- guards (guards.c, guard_*.c) ---------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* Code that runs as eager's, whichever of its entries fits: guards only tell then that something is new, and in calls that
- * look alike they are asked each 64th time. Any call may run so: what is lost is that a better entry comes a little later. */
+/* Calls that run as eager's: guards only tell then that something is new, and where all calls that look alike run so, they are
+ * asked each 64th time. Any call may run so: what is lost is that a better entry comes a little later. */
 #include "core.h"
 #include "tensor.h"
 
@@ -10,6 +10,7 @@ struct LooksLeftAlone {
     struct {
         uint64_t look;
         unsigned left;    /* calls that look so until guards are asked */
+        bool compiled;    /* calls that look so run compiled, too: guards tell which */
         PyObject *unless; /* strong; NULL: none */
     } of[LOOKS];
 };
@@ -92,34 +93,44 @@ left_alone_now(CodeCache *cache, const PyObject *key, const FrameView *view)
 void
 left_alone_note(CodeCache *cache, Entry *entry, const FrameView *view)
 {
-    int size_class = guard_size_class();
-    for (Entry *other = cache->head; other != NULL; other = other->next) {
-        if (other->key == entry->key && (other->outrun >> size_class & 1) == 0) {
-            return;
-        }
-    }
     if (cache->left_alone == NULL) {
         cache->left_alone = PyMem_Calloc(1, sizeof(LooksLeftAlone));
         if (cache->left_alone == NULL) {
             return;
         }
     }
+    LooksLeftAlone *looks = cache->left_alone;
     uint64_t look = look_of_call(view, entry->key);
     unsigned place = look % LOOKS, left = TRIED_AGAIN - 1 - entry->passed % TRIED_AGAIN;
+    if (looks->of[place].look == look && looks->of[place].compiled) {
+        return;
+    }
     entry->passed += left;
-    LooksLeftAlone *looks = cache->left_alone;
     looks->of[place].look = look;
+    looks->of[place].compiled = false;
     looks->of[place].left = left;
     Py_XSETREF(looks->of[place].unless, Py_XNewRef(entry->unless));
+}
+
+void
+left_alone_not(CodeCache *cache, const Entry *entry, const FrameView *view)
+{
+    LooksLeftAlone *looks = cache->left_alone;
+    if (LIKELY(looks == NULL)) {
+        return;
+    }
+    uint64_t look = look_of_call(view, entry->key);
+    looks->of[look % LOOKS].look = look;
+    looks->of[look % LOOKS].left = 0;
+    looks->of[look % LOOKS].compiled = true;
 }
 
 void
 left_alone_forget(CodeCache *cache)
 {
     LooksLeftAlone *looks = cache->left_alone;
-    cache->left_alone = NULL;
     for (int i = 0; looks != NULL && i < LOOKS; i++) {
-        Py_XDECREF(looks->of[i].unless);
+        looks->of[i].look = looks->of[i].left = 0;
+        Py_CLEAR(looks->of[i].unless);
     }
-    PyMem_Free(looks);
 }

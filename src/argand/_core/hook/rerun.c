@@ -164,6 +164,7 @@ bool
 rerun_preferred(CodeCache *cache, Entry *entry, const FrameView *view)
 {
     if (LIKELY(entry->outrun == 0) || (entry->outrun >> guard_size_class() & 1) == 0) {
+        left_alone_not(cache, entry, view);
         return false;
     }
     judged_graphs++;
