@@ -479,6 +479,12 @@ def divided(sym: Sym, factor: int) -> Sym:
     return Sym(f"{sym.name}_by_{factor}", least)
 
 
+def parts_of(sym: Sym) -> tuple[str, int]:
+    """Name and divisor that `generalise.divided` was given."""
+    base, _, factor = sym.name.rpartition("_by_")
+    return base, int(factor)
+
+
 def _combine(factors: dict[Sym, int], sym: Sym, divisor: int) -> None:
     factors[sym] = lcm(factors.get(sym, 1), divisor)
 

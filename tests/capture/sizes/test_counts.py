@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -314,3 +315,73 @@ def test_sizes_that_would_be_negative_raise_where_eager_does() -> None:
     for size in (9, 12, 15, 2, 3):
         x = torch.ones(size)
         assert str(compiled(x)) == str(program(x))
+
+
+Numbers = tuple[int, int, int, float, float]
+ONE_VERSION: dict[str, Callable[[torch.Tensor, int, int, float, float], Any]] = {
+    "least of size and constant": lambda x, a, b, u, v: x[: min(x.shape[0], 5)] * 2,
+    "least of sizes": lambda x, a, b, u, v: x[: min(*x.shape), : min(*x.shape)],
+    "greatest of numbers": lambda x, a, b, u, v: x * max(a, b),
+    "least of three": lambda x, a, b, u, v: x * min(a, b, x.shape[0]),
+    "between": lambda x, a, b, u, v: x.clamp(min(a, b), max(a, b)),
+    "nested": lambda x, a, b, u, v: x[: max(min(a, x.shape[0]), 1)],
+    "padded": lambda x, a, b, u, v: torch.nn.functional.pad(x, (0, 0, 0, max(0, 6 - x.shape[0]))),
+    "zeros": lambda x, a, b, u, v: torch.zeros(min(a, b), max(a, b)),
+    "floats": lambda x, a, b, u, v: x * max(u, v),
+    "limited float": lambda x, a, b, u, v: x * min(max(u, 0.0), 1.0),
+    "rounded": lambda x, a, b, u, v: x * round(u, 1) + round(a / 3, 2),
+    "divisor": lambda x, a, b, u, v: x * math.gcd(a, b) + math.lcm(a, b),
+    "divisor of a size": lambda x, a, b, u, v: x[: math.gcd(x.shape[0], 4)],
+    "powers": lambda x, a, b, u, v: x * pow(2, a) + 10**-a,
+    "functions": lambda x, a, b, u, v: x * math.sinh(u) + math.atan2(u, v) + math.asin(min(max(u, -1.0), 1.0)),
+    "finite": lambda x, a, b, u, v: x * u if math.isfinite(u) and not math.isnan(v) else x,
+    "square": lambda x, a, b, u, v: x * 2,
+}
+
+
+@pytest.mark.parametrize(("backend", "name"), sweeps.chessboard(["eager", "aot_eager"], ONE_VERSION), ids=str)
+def test_numbers_of_which_no_condition_is_needed_have_one_version(backend: str, name: str) -> None:
+    """None for each order of them, or for each that is rounded to another one."""
+    program = ONE_VERSION[name]
+    compiled = argand.compile(lambda *given: program(*given), backend=backend, fullgraph=True)
+    findings = Findings()
+    square: list[tuple[int, ...]] = [(5, 5), (6, 6), (4, 3), (3, 7), (8, 2), (6, 5)]
+    shapes = square if name == "square" else [(4, 3), (5, 6), (9, 4), (3, 7), (8, 2), (6, 5)]
+    numbers = [
+        (3, 4, 0.5, 0.25),
+        (6, 2, 0.75, 1.5),
+        (2, 5, -0.5, 0.1),
+        (4, 4, 1.5, 2.0),
+        (7, 3, 0.1, 0.1),
+        (5, 8, 0.9, -2.0),
+    ]
+    with findings.listening():
+        for shape, given in zip(shapes, numbers):
+            x = torch.arange(float(math.prod(shape))).view(shape)
+            torch.testing.assert_close(compiled(x, *given), program(x, *given))
+    assert len(findings.recompiles) == 1
+
+
+def test_what_is_between_numbers_of_a_known_order_is_no_constant() -> None:
+    def program(x: torch.Tensor, k: int) -> torch.Tensor:
+        y = x[k:]
+        return y.sum() * len(y)
+
+    compiled = argand.compile(program, backend="eager")
+    for n, m, k in ((5, 5, 2), (8, 8, 4), (9, 4, 3), (2, 5, 4), (5, 6, 3), (6, 3, 2)):
+        assert torch.equal(compiled(torch.ones(n, m), k), program(torch.ones(n, m), k))
+
+
+def test_the_step_of_a_slice_varies() -> None:
+    def program(x: torch.Tensor, k: int) -> Any:
+        y = x.clone()
+        y[::k] = 0
+        return y, x[::k] * 2, x[1:-1:k].contiguous(), x[:, ::k] + 1
+
+    compiled = argand.compile(program, backend="native", fullgraph=True)
+    findings = Findings()
+    with findings.listening():
+        for n, k in ((9, 2), (10, 3), (12, 4), (23, 5), (11, 2), (30, 7)):
+            x = torch.randn(n, n + 1)
+            torch.testing.assert_close(compiled(x, k), program(x, k))
+    assert len(findings.recompiles) == 1

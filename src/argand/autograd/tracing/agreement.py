@@ -75,14 +75,29 @@ def rounds(table: SymbolTable, node: fx.Node, assignments: Sequence[Mapping[Sym,
     )
 
 
+def extrema(table: SymbolTable) -> list[Sym]:
+    """The symbols that are the least or greatest of two numbers."""
+    return [sym for sym, definition in table.definitions.items() if definition.op in ("min", "max")]
+
+
+def told_apart(table: SymbolTable, rows: Sequence[Mapping[Sym, Any]]) -> int:
+    """How many of them are not one of the two in all rows."""
+    count = 0
+    for sym in extrema(table):
+        columns = [[table.evaluate(number, row) for row in rows] for number in table.definitions[sym].args]
+        count += [table.evaluate(sym, row) for row in rows] not in columns
+    return count
+
+
 def keep_coincidences(
-    assignments: Sequence[Mapping[Sym, Any]], known: Iterable[Any], conditions: dict[Relation, None]
+    table: SymbolTable, assignments: Sequence[Mapping[Sym, Any]], known: Iterable[Any], conditions: dict[Relation, None]
 ) -> None:
-    """Where a quotient or remainder is, at the sizes of all traces, what a formula of other numbers says too, the
-    program may compute that: it holds where the two are one."""
-    quotients = [expr for expr in dict.fromkeys(known) if isinstance(expr, Expr) and expr.has_divmod]
+    """Where a quotient, a remainder or a whole number that is no formula (the least of two) is, at the sizes of all
+    traces, what a formula of other numbers says too, the program may compute that: it holds where the two are one."""
     fitter = Fitter(assignments)
-    for expr in quotients:
+    for expr in dict.fromkeys(known):
+        if not isinstance(expr, Expr) or not (expr.has_divmod or not free_symbols(expr).isdisjoint(table.definitions)):
+            continue
         if not all(sym in assignments[0] for sym in free_symbols(expr)):
             continue
         other = fitter.fit(fitter.vector(expr))

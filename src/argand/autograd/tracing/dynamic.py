@@ -7,14 +7,14 @@ at sizes near those of the call, which no static size of the graph equals, and t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
 import torch
 from torch import fx
 
-from argand.autograd.tracing.agreement import check_results, floats_of, keep_coincidences, rounds
+from argand.autograd.tracing.agreement import check_results, extrema, floats_of, keep_coincidences, rounds, told_apart
 from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, in_step, moduli, two
 from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
@@ -24,7 +24,7 @@ from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.relations import Relation, hold, require
 from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
 from argand.graph.sizes.symbols import CONGRUENT, FUNCTIONS, SymbolTable
-from argand.passes.generalise import NotGeneral, OperationsDiffer, divided, generalise
+from argand.passes.generalise import NotGeneral, OperationsDiffer, divided, generalise, parts_of
 from argand.passes.piecewise_sizes import follows_formulas
 
 Prepare = Callable[[AtenProgram], AtenProgram]
@@ -133,7 +133,7 @@ class Tracing:
                 columns[sym] = column
                 used.update(column)
             else:
-                rows = self._allowed(self._complete(columns), pinned)
+                rows = self._bent(self._allowed(self._complete(columns), pinned), pinned)
                 if self._apart(rows, pinned):
                     yield kind, rows
         if not pinned:
@@ -153,24 +153,41 @@ class Tracing:
 
     def _allowed(self, rows: list[Assignment], pinned: frozenset[Sym]) -> list[Assignment]:
         """The rows, or others near the call's sizes, in which sizes are ordered as the program's guards demand."""
-        relations = [relation for relation in self.table.relations if relation.op != "eq"]
         sizes = self._sizes(pinned)
         allowed: list[Assignment] = []
         for row in rows:
             chooser = random.Random(repr(sorted((sym.name, value) for sym, value in row.items())))
             other: Assignment | None = row
             for _ in range(200):
-                if other is not None and all(self.table.holds(relation, other) is not False for relation in relations):
+                if other is not None and self._is_allowed(other):
                     if len(allowed) >= ROWS or self._apart([*allowed, other], pinned):
                         break
-                hints = {sym: int(self.table.hints[sym]) for sym in sizes}
-                other = self._row(
-                    row, {sym: chooser.randint(min(hint, 2), 2 * abs(hint) + 8) for sym, hint in hints.items()}
-                )
+                other = self._near(row, sizes, chooser)
             else:
                 return []
             allowed.append(other)
         return allowed
+
+    def _is_allowed(self, row: Assignment) -> bool:
+        return all(self.table.holds(each, row) is not False for each in self.table.relations if each.op != "eq")
+
+    def _near(self, row: Assignment, sizes: Iterable[Sym], chooser: random.Random) -> Assignment | None:
+        """A row with other numbers, near the call's sizes."""
+        hints = {sym: int(self.table.hints[sym]) for sym in sizes}
+        return self._row(row, {sym: chooser.randint(min(n, 2), 2 * abs(n) + 8) for sym, n in hints.items()})
+
+    def _bent(self, rows: list[Assignment], pinned: frozenset[Sym]) -> list[Assignment]:
+        """The rows, one of them for another in which what is a least or greatest number in the others, of two, is the
+        other number, where there is such a one."""
+        if not rows or told_apart(self.table, rows[:ROWS]) == len(extrema(self.table)):
+            return rows
+        chooser, sizes = random.Random(len(rows)), self._sizes(pinned)
+        ways = [rows]
+        for row in (*(self._near(rows[0], sizes, chooser) for _ in range(100)), *self._rough(pinned)):
+            if row is not None and self._is_allowed(row):
+                ways.append([*rows[: ROWS - 1], row, *rows[ROWS:]])
+        allowed = (way for way in ways if way is rows or self._apart(way, pinned))
+        return max(allowed, key=lambda way: told_apart(self.table, way[:ROWS]))
 
     def _complete(self, columns: dict[Sym, list[Any]]) -> list[Assignment]:
         assignments_made: list[Assignment] = []
@@ -354,7 +371,7 @@ class Tracing:
                 and not (self.table.inputs(expr) <= pinned or self.table.inputs(expr) & self.unused)
             ):
                 self._may_vary(expr, assignments, conditions)
-        keep_coincidences(fitter.assignments, self._known(), conditions)
+        keep_coincidences(self.table, fitter.assignments, self._known(), conditions)
         for sym in pinned:
             conditions[Relation("eq", sym - int(self.table.hints[sym]))] = None
         if not all(require(conditions, bound) for bound in domain):
@@ -460,12 +477,6 @@ def read_symbols(placeholders: Sequence[fx.Node]) -> dict[Sym, str]:
             if isinstance(stride, Sym):
                 readers.setdefault(stride, f"args[{index}].stride({dim})")
     return readers
-
-
-def parts_of(sym: Sym) -> tuple[str, int]:
-    """Name and divisor that `generalise.divided` was given."""
-    base, _, factor = sym.name.rpartition("_by_")
-    return base, int(factor)
 
 
 # ---------------------------------------------------------------------- scalars of the program

@@ -258,6 +258,7 @@ class Policy(Protocol):
     """Which sizes and numbers vary."""
 
     automatic: bool
+    everything: bool
 
     def dims(self, source: Source, real: torch.Tensor) -> dict[int, tuple[int | None, int | None] | None]:
         """The dims of a graph input that are to be symbolic."""

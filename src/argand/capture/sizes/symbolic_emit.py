@@ -306,7 +306,7 @@ def _program_atom(dynamics: Dynamics, atom: Expr, tree: _C.GuardTree, node_of: o
             return
         if definition.op not in _PROGRAM_OPS:
             raise _NoProgram
-        if definition.op in ("min", "max") and len(definition.args) != 2:
+        if definition.op in ("min", "max", "round") and len(definition.args) != 1 + (definition.op != "round"):
             raise _NoProgram
         for arg in definition.args:
             _program(dynamics, arg, tree, node_of, out)

@@ -12,7 +12,7 @@ import torch
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import Dynamics, GraphBuilder
-from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicNumber
 from argand.capture.sizes.symbolic_tensors import dim_number
 
 
@@ -34,7 +34,7 @@ def guard_index(builder: GraphBuilder, tensor: Any, index: object) -> None:
             dim += rank - taken
         elif type(item) is slice:
             if dim < rank:
-                _guard_slice(item, dim_number(builder, info, dim))
+                _guard_slice(builder.dynamics, item, dim_number(builder, info, dim))
             dim += 1
         elif type(item) is int or type(item) in SYMBOLIC:
             if dim < rank:
@@ -49,7 +49,7 @@ def guard_index(builder: GraphBuilder, tensor: Any, index: object) -> None:
 
 def _guard_sign(dynamics: Dynamics, item: Any) -> None:
     """It says from which end an index counts. Of numbers from data the graph itself asks."""
-    if type(item) in SYMBOLIC and (dynamics.unbacked is None or not dynamics.unbacked.among(item.expr)):
+    if type(item) in SYMBOLIC and not _is_on_data(dynamics, item):
         _ = item < 0
 
 
@@ -89,15 +89,20 @@ def _dims_of(item: Any) -> int:
     return 1
 
 
-def _guard_slice(item: slice, size: Any) -> None:
-    start, stop = item.start, item.stop
-    if type(item.step) in SYMBOLIC:
-        item.step.number()
-    if not any(type(part) in SYMBOLIC for part in (start, stop, size)):
+def _guard_slice(dynamics: Dynamics, item: slice, size: Any) -> None:
+    start, stop, step = item.start, item.stop, item.step
+    if type(step) in SYMBOLIC and (_is_on_data(dynamics, step) or not step > 0):
+        step = step.number()
+    if not any(type(part) in SYMBOLIC for part in (start, stop, step, size)):
         return
     low = 0 if start is None else _clamped(start, size)
     high = size if stop is None else _clamped(stop, size)
-    _ = low <= high
+    if low <= high and type(step) in SYMBOLIC:
+        _ = (high - low + step - 1) // step  # the size, by which others are known
+
+
+def _is_on_data(dynamics: Dynamics, number: SymbolicNumber) -> bool:
+    return dynamics.unbacked is not None and bool(dynamics.unbacked.among(number.expr))
 
 
 def _clamped(bound: Any, size: Any) -> Any:

@@ -7,6 +7,7 @@ import functools
 import math
 import operator
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from argand.capture.facts.values.symbolic import (
     SYMBOLIC,
     SymbolicBool,
     SymbolicInt,
+    SymbolicNumber,
     SymbolicScalar,
     SymbolicSize,
     holds_symbols,
@@ -31,7 +33,6 @@ from argand.capture.facts.values.symbolic import (
 )
 from argand.capture.sizes import (
     subclasses,
-    symbolic_policy,
     symbolic_scalars,
     symbolic_state,
     symbolic_tensors,
@@ -43,6 +44,7 @@ from argand.graph.python_operators import ARITHMETIC, COMPARE, NEGATIVE, BinaryO
 from argand.graph.sizes.symbols import FUNCTIONS
 from argand.graph.trees import rebuilt
 
+_WHOLE: Final = ("gcd", "lcm")
 Native = Callable[["Interpreter", Any, list[Any]], Any]
 
 SIZES: Final = (torch.Size, SymbolicSize)
@@ -273,6 +275,38 @@ def _power(interp: Interpreter, fn: Function, args: list[object]) -> object:
         return NotImplemented
 
 
+def _operator_power(interp: Interpreter, fn: Function, args: list[object]) -> object:
+    return interp.native(operator.pow, *args) if len(args) == 2 and holds_symbols(args) else NotImplemented
+
+
+def _of_several(name: str) -> Native:
+    """A function of two numbers."""
+
+    def run(interp: Interpreter, fn: Function, args: list[object]) -> object:
+        symbolic = next((arg for arg in args if is_a(arg, SymbolicNumber)), None)
+        if symbolic is None or len(args) != 2 or not all(map(is_number, args)):
+            return NotImplemented
+        if name in _WHOLE and not all(type(arg) in (SymbolicInt, int) for arg in args):
+            return NotImplemented
+        return interp.native(symbolic.dynamics.function, name, *args)
+
+    return run
+
+
+def _within(answer: bool, largest: float) -> Native:
+    """Whether a float is nan, infinite or finite, which is guarded: one that varies is a number up to `largest`."""
+
+    def run(interp: Interpreter, fn: Function, args: list[object]) -> object:
+        if len(args) != 1 or not is_number(args[0]) or not is_a(args[0], SymbolicNumber):
+            return NotImplemented
+        for op, bound in (("le", largest), ("ge", -largest)):
+            if not interp.native(args[0].dynamics.compare, op, args[0], bound):
+                return NotImplemented
+        return answer
+
+    return run
+
+
 def _index(interp: Interpreter, fn: Function, args: list[object]) -> object:
     number = args[0] if len(args) == 1 else None
     whole = type(number.inner if type(number) is SymbolicScalar else number) is SymbolicInt
@@ -305,8 +339,7 @@ def _select(name: str) -> Native:
             return NotImplemented
         best = items[0]
         for item in items[1:]:
-            limited = symbolic_policy.limited(interp.state, name, best, item)
-            best = symbolic.dynamics.select(name, best, item) if limited is NotImplemented else limited
+            best = symbolic.dynamics.select(name, best, item)
         return best
 
     return run
@@ -350,6 +383,11 @@ _FUNCTIONS: Final[dict[int, Native]] = {
     id(float): _apply("float"),
     **{id(fn): _apply(name) for name, fn in FUNCTIONS.items() if getattr(math, name, None) is fn},
     id(math.log): _logarithm,
+    id(pow): _operator_power,
+    **{id(getattr(math, name)): _of_several(name) for name in ("gcd", "lcm", "atan2", "copysign")},
+    id(math.isnan): _within(False, math.inf),
+    id(math.isinf): _within(False, sys.float_info.max),
+    id(math.isfinite): _within(True, sys.float_info.max),
     id(math.pow): _power,
     id(operator.index): _index,
     id(len): _length,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
@@ -14,23 +12,21 @@ from argand.capture.facts.code import directives, moving_numbers
 from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.sources import (
     AttrSource,
-    CallSource,
     DictItemSource,
     SequenceItemSource,
     Source,
     is_attribute,
 )
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt, size_of
+from argand.capture.facts.values.symbolic import size_of
 from argand.capture.facts.values.symbols import Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
-from argand.graph.sizes.relations import Number, Relation, Value
+from argand.graph.sizes.relations import Relation
 from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
 _LIMIT = 1 << 62
-_ORDERS = ("le", "ge")
 _RANGES = {"float": (None, None), -1: (None, -1), 0: (0, None)}
 """Of a float, or of an integer: negative or not."""
 _MISSING = object()
@@ -232,68 +228,6 @@ def size_input(state: CaptureState, source: Source, value: torch.Size) -> object
     state.guard(source, "type", torch.Size)
     state.guard(source, "len", len(value))
     return size_of(state.load_source(place, n) for place, n in zip(places, value))
-
-
-def _chosen(function: Callable[..., Number], parts: tuple[tuple[str, Number], ...], value: object) -> Number:
-    return function(*[value if what == "_" else key for what, key in parts])
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _chooser(name: str, parts: tuple[tuple[str, Number], ...]) -> Callable[[object], Number]:
-    """`min` or `max` of numbers and what is found somewhere; the same object each time: sources compare by it.
-
-    Arguments:
-        parts: ("_", 0) for the number that is found, or (text, constant).
-    """
-    chooser = functools.partial(_chosen, min if name == "min" else max, parts)
-    chooser.__name__ = f"{name}({', '.join(what for what, _ in parts)})"  # type: ignore[attr-defined]
-    return chooser
-
-
-def limited(state: CaptureState, name: str, left: object, right: object) -> object:
-    """`min` or `max` of a number found outside and a constant: a number that is found there by itself, so that no
-    guard says which of the two it is. NotImplemented for others, and where it is known which."""
-    one, other = _part(state, left), _part(state, right)
-    if one is None or other is None or type(one.hint) is not type(other.hint) or state.policy is None:
-        return NotImplemented
-    sources = {part.source for part in (one, other) if part.source is not None}
-    if len(sources) != 1 or any(
-        dynamics_of(state).bounds.implied(Relation(op, one.expr, other.expr)) for op in _ORDERS
-    ):
-        return NotImplemented
-    source = CallSource(sources.pop(), _chooser(name, ((one.what, one.key), (other.what, other.key))))
-    if f"{source.name()}: {type(one.hint).__name__}" in state.policy.history.fixed:
-        return NotImplemented
-    result = number_input(state, source, min(one.hint, other.hint) if name == "min" else max(one.hint, other.hint))
-    return result if type(result) in SYMBOLIC else NotImplemented
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """An operand of `min` or `max`.
-
-    Arguments:
-        source: where the number is found; None for a constant.
-        what, key: as `_chooser` has them.
-        expr, hint: the operand.
-    """
-
-    source: Source | None
-    what: str
-    key: Number
-    expr: Value
-    hint: Number
-
-
-def _part(state: CaptureState, value: object) -> _Part | None:
-    if type(value) is SymbolicInt or type(value) is SymbolicFloat:
-        place = dynamics_of(state).places.get(value.expr) if isinstance(value.expr, Sym) else None
-        if place is None or place.what not in ("int", "float"):
-            return None
-        return _Part(place.source, "_", 0, value.expr, value.hint)
-    if (type(value) is int or type(value) is float) and -_LIMIT < value < _LIMIT:
-        return _Part(None, repr(value), value, value, value)
-    return None
 
 
 def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: Any) -> tuple[list[int], list[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -16,7 +17,7 @@ from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Unbacked
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt, is_one, is_whole
 from argand.capture.facts.values.symbols import Memory, Place
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_emit import Nodes, text
@@ -24,22 +25,17 @@ from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols, substitute
 from argand.graph.sizes.relations import Bounds, Number, Relation, Value, is_range, moduli, solve, with_room
-from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, Definition, SymbolTable
-
-_DOMAIN: dict[str, tuple[str, float]] = {
-    **dict.fromkeys(("sqrt", "isqrt"), ("ge", 0)),
-    **dict.fromkeys(("log", "log2", "log10"), ("gt", 0)),
-    "log1p": ("gt", -1),
-    **dict.fromkeys(("exp", "expm1"), ("le", 709)),  # e**710 is no float
-    "exp2": ("le", 1023),
-}
-"""Where functions of one number do not raise."""
-_LARGE = 1 << 62  # whole numbers that vary stay below: guards compute in 64 bits
-_BOUNDED: dict[str, float] = {
-    **dict.fromkeys(("sin", "cos", "tan"), sys.float_info.max),
-    **dict.fromkeys(("int", "floor", "ceil", "trunc", "round"), float(_LARGE)),
-}
-"""Functions of floats that raise for infinities and NaN, and how large a number they are taken of where it varies."""
+from argand.graph.sizes.symbols import (
+    BOUNDED,
+    DOMAIN,
+    FUNCTIONS,
+    LARGE,
+    LIMITS,
+    ROUGH,
+    Computed,
+    Definition,
+    SymbolTable,
+)
 
 
 class Restart(BaseException):
@@ -59,7 +55,8 @@ class Dynamics:
     def __init__(self, state: CaptureState, memory: Memory) -> None:
         self.state = state
         self.memory = memory
-        self.table = SymbolTable(LIMITS[memory.nearness])
+        bends = [bend for key, bend in memory.bends.items() if key not in memory.decided]
+        self.table = SymbolTable(LIMITS[memory.nearness], bends)
         self.places: dict[Sym, Place] = {}
         self.required: dict[Relation, object] = {}
         self.bounds = Bounds(self.table.kinds, self.table.maximum)
@@ -110,12 +107,14 @@ class Dynamics:
         return self._new(place, hint, name, low, high, above)
 
     def _equal(self, place: Place, hint: int) -> Sym | None:
-        """Equal sizes are one symbol until a call shows otherwise."""
-        policy = self.state.policy
-        for sym in self._by_size.get(hint, ()):
-            if policy is None or not policy.unequal(place, self.places[sym]):
-                return sym
-        return None
+        """Equal sizes are one symbol until a call shows otherwise, but not of one tensor whose sizes were seen to vary:
+        that is square by chance, if no other one says that its sizes are one. Of several it is one of the same dim."""
+        policy, alike = self.state.policy, self._by_size.get(hint, [])
+        if policy is not None:
+            own = () if policy.everything else (place.source,)
+            alike = [sym for sym in alike if self.places[sym].source not in own]
+            alike = [sym for sym in alike if not policy.unequal(place, self.places[sym])]
+        return next((sym for sym in alike if self.places[sym].dim == place.dim), alike[0] if alike else None)
 
     def _new(self, place: Place, hint: Any, name: str, low: int | None, high: int | None, above: Value) -> object:
         memory = self.memory
@@ -127,6 +126,7 @@ class Dynamics:
             )  # fmt: skip
         except ValueError:
             self._make_room(Sym(name, low if kind == "int" else None), hint)
+            self._decide([place])
             memory.narrow.add(place)
             self.give_up_place(place, Relation("eq", Sym(name, None), hint))
             return hint
@@ -182,7 +182,7 @@ class Dynamics:
         function = FUNCTIONS[name]
         if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
             self._defined_for_all(name, left, right)
-        if name == "pow" and _is_one(left, right):
+        if name == "pow" and is_one(left, right):
             return 1.0
         rule = ARITHMETIC[name].right
         if rule == "divisor" and type(right) in SYMBOLIC:
@@ -194,13 +194,14 @@ class Dynamics:
         if type(hint) not in (int, float):
             return function(_plain(left), _plain(right))
         a, b = _expr(left), _expr(right)
-        if _is_int(left) and _is_int(right):
+        if is_whole(left) and is_whole(right):
             expr = self._polynomial(name, a, b)
             if expr is not None:
                 if isinstance(expr, Expr):
                     self.table.know(expr)
                 return self.wrap(expr, hint)
-            if rule == "exponent" and type(right) in SYMBOLIC and not self._is_small_power(name, left, right):
+            varies = rule == "exponent" and type(right) in SYMBOLIC
+            if varies and type(hint) is int and not self._is_small_power(name, left, right):
                 right, b = _plain(right), _plain(right)
         result = self._define(name, hint, (left, right), a, b)
         if name == "pow" and type(result) is SymbolicFloat:
@@ -240,12 +241,12 @@ class Dynamics:
 
     def apply(self, name: str, value: Any) -> object:
         """A function of one symbolic number (`FUNCTIONS`)."""
-        if self.unbacked is not None and name in _DOMAIN and self.unbacked.among(value.expr):
+        if self.unbacked is not None and name in DOMAIN and self.unbacked.among(value.expr):
             value = value.number()  # ends the graph
-        if name in _DOMAIN:
-            op, bound = _DOMAIN[name]
+        if name in DOMAIN:
+            op, bound = DOMAIN[name]
             self.compare(op, value, bound)
-        if name in _BOUNDED and type(value) is SymbolicFloat and not self._is_bounded(value, _BOUNDED[name]):
+        if name in BOUNDED and type(value) is SymbolicFloat and not self._is_bounded(value, BOUNDED[name]):
             return FUNCTIONS[name](_plain(value))
         hint = _evaluated(FUNCTIONS[name], value)
         if type(value) is SymbolicInt:
@@ -261,10 +262,17 @@ class Dynamics:
             return value
         return self._define(name, hint, (value,), value.expr)
 
+    def function(self, name: str, *values: object) -> object:
+        """A function of several numbers."""
+        if self.unbacked is not None and self.unbacked.among(*map(_expr, values)):
+            return FUNCTIONS[name](*map(_plain, values))
+        return self._define(name, _evaluated(FUNCTIONS[name], *values), values, *map(_expr, values))
+
     def _is_bounded(self, value: SymbolicFloat, limit: float) -> bool:
         """Whether a float is from -limit to limit, guarded; quotients of sizes are, of data only the graph knows."""
         origins = () if self.unbacked is None else self.unbacked.origins
-        if all(sym in origins or self.table.kinds[sym] == "int" for sym in self.table.inputs(value.expr)):
+        inputs = self.table.inputs(value.expr)
+        if limit >= LARGE and all(sym in origins or self.table.kinds[sym] == "int" for sym in inputs):
             return True
         return self.compare("le", value, limit) and self.compare("ge", value, -limit)
 
@@ -276,7 +284,7 @@ class Dynamics:
         places = (self.places.get(sym) for sym in self.table.inputs(expr))
         if all(place is None or place.what in ("size", "stride") for place in places):
             return True
-        return self.compare("le", value, _LARGE) and self.compare("ge", value, -_LARGE)
+        return self.compare("le", value, LARGE) and self.compare("ge", value, -LARGE)
 
     def _define(self, name: str, hint: object, operands: tuple[object, ...], *exprs: Any) -> object:
         try:
@@ -290,16 +298,59 @@ class Dynamics:
         return FUNCTIONS[name](*[_plain(operand) for operand in operands])
 
     def select(self, name: str, left: object, right: object) -> object:
-        """`min` or `max` of two numbers, decided by a guard."""
-        if self.unbacked is not None and _is_int(left) and _is_int(right):
+        """`min` or `max` of two numbers: a number of its own, or one of them, by a guard."""
+        unbacked = self.unbacked is not None and bool(self.unbacked.among(_expr(left), _expr(right)))
+        if unbacked and is_whole(left) and is_whole(right):
             exprs = (_expr(left), _expr(right))
-            if self.unbacked.among(*exprs):
-                return self._define(name, FUNCTIONS[name](_hint(left), _hint(right)), (left, right), *exprs)
+            return self._define(name, FUNCTIONS[name](_hint(left), _hint(right)), (left, right), *exprs)
+        result = NotImplemented if unbacked else self._extremum(name, left, right)
+        if result is not NotImplemented:
+            return result
         if type(left) in (SymbolicInt, int) and type(right) in (SymbolicInt, int):
             smaller = self.compare("le", left, right)
             return left if smaller == (name == "min") else right
         # of equals it is the first one: 1, 1.0 and True, 0.0 and -0.0
         return right if self.compare("lt" if name == "min" else "gt", right, left) else left
+
+    def _extremum(self, name: str, left: object, right: object) -> object:
+        """The least or greatest of two numbers of one type as a number of its own; NotImplemented where a guard is to
+        say which it is: it is certain, the program needs to know, or probes do not tell it from one of them.
+
+        Raises:
+            Restart: there may be probes that do.
+        """
+        one, other = _hint(left), _hint(right)
+        a, b, memory = _expr(left), _expr(right), self.memory
+        if type(one) is not type(other) or type(one) not in (int, float):
+            return NotImplemented
+        if any(self.bounds.implied(Relation(op, a, b)) for op in ("le", "ge")):
+            return NotImplemented
+        key = f"{name}({self.text(a)}, {self.text(b)})"
+        if key in memory.decided:
+            return NotImplemented
+        vectors = [tuple([vector[i] for i in ROUGH]) for vector in map(self.table.vector, (a, b))]
+        if tuple(map(FUNCTIONS[name], *vectors)) in vectors:
+            if key in memory.bends or (type(one) is float and isinstance(a, Expr) and isinstance(b, Expr)):
+                return NotImplemented
+            memory.bends[key] = Relation("le", a, b)
+            memory.learned += 1
+            raise Restart
+        memory.extrema[key] = frozenset(self.places[sym] for sym in self.table.inputs(a) | self.table.inputs(b))
+        return self._define(name, FUNCTIONS[name](one, other), (left, right), a, b)
+
+    def _decide(self, places: Iterable[Place]) -> None:
+        """Have extrema of numbers decided by guards, before these become constants.
+
+        Raises:
+            Restart: there are some.
+        """
+        memory = self.memory
+        given = set(places)
+        keys = {key for key, of in memory.extrema.items() if not given.isdisjoint(of)} - memory.decided
+        if keys:
+            memory.decided |= keys
+            memory.learned += 1
+            raise Restart
 
     def with_tensor(self, name: str, number: object, tensor: torch.Tensor, reflected: bool) -> object:
         """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""
@@ -333,15 +384,27 @@ class Dynamics:
         Raises:
             Restart: a probe does not meet it.
         """
-        if relation in self.required or self.bounds.implied(relation):
+        if relation in self.required or self._implied(relation):
             return
         self._must_be_backed(relation)
         table = self.table
+        both, parts = table.parts(relation)
+        if both:
+            for part in parts:
+                self.require(part, formulas=formulas, needed=needed)
+            return
         for probe in table.probes if formulas else ():
             if table.holds(relation, probe) is not True:
                 self.learn(relation, needed=needed)
         self.record(relation)
         self.bounds.add(relation)
+
+    def _implied(self, relation: Relation) -> bool:
+        """Whether a condition is certain."""
+        if self.bounds.implied(relation):
+            return True
+        both, parts = self.table.parts(relation)
+        return bool(parts) and (all if both else any)(map(self._implied, parts))
 
     def record(self, relation: Relation) -> None:
         """Guard a condition, and note where it was needed."""
@@ -447,8 +510,10 @@ class Dynamics:
         self.memory.solved[sym.name] = value
 
     def _all_static(self, symbols: Any, relation: Relation) -> None:
-        for sym in symbols:
-            self.give_up_place(self.places[sym], relation)
+        places = [self.places[sym] for sym in symbols]
+        self._decide(places)
+        for place in places:
+            self.give_up_place(place, relation)
 
     def nearer(self) -> None:
         """Something fails at the probes only: choose probes nearer to the sizes of the call, where there are any.
@@ -529,14 +594,3 @@ def _expr(value: Any) -> Any:
 
 def _plain(value: Any) -> object:
     return value.number() if type(value) in SYMBOLIC else value
-
-
-def _is_int(value: object) -> bool:
-    return type(value) in (SymbolicInt, int, bool)
-
-
-def _is_one(base: object, exponent: object) -> bool:
-    """Whether a power is 1.0 whatever the number that varies is: Python says so of infinities and nan, too."""
-    if type(exponent) in (int, float) and exponent == 0:
-        return type(exponent) is float or not _is_int(base)
-    return type(base) is float and base == 1.0

@@ -8,8 +8,10 @@ symbols whose values under all assignments (its vector) are those numbers. What 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import add, itemgetter, sub
 from typing import Any, Literal, TypeAlias
 
@@ -17,7 +19,7 @@ from torch import fx
 
 from argand.graph.python_operators import ARITHMETIC, INVERT, NEGATIVE
 from argand.graph.sizes import expr as expressions
-from argand.graph.sizes.expr import Expr, Sym, free_symbols
+from argand.graph.sizes.expr import Expr, Sym, as_expr, free_symbols, substitute
 from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.intervals import UNBOUNDED, Interval, hull
 from argand.graph.sizes.relations import Bounds, Number, Relation, Value, single
@@ -28,6 +30,8 @@ Kind: TypeAlias = Literal["int", "float"]
 
 CONGRUENT = 2
 PROBES = 4
+ROUGH = (0, *range(1 + CONGRUENT, 1 + PROBES))
+"""The hints and the rough probes, among all assignments: they are compared."""
 LIMITS = (1 << 15, 1 << 11, 1 << 8, 1 << 5)
 """Probes stay below the first, or four times the hint; below the next ones where their product is too large."""
 _SPREAD = 5040  # divisible by everything up to 10
@@ -46,9 +50,27 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "trunc": math.trunc, "round": round, **{fn.__name__: fn for fn in (
         math.sqrt, math.isqrt, math.cbrt, math.exp, math.exp2, math.expm1, math.log, math.log2, math.log10, math.log1p,
         math.sin, math.cos, math.tan, math.tanh, math.atan, math.erf, math.fabs, math.degrees, math.radians,
+        math.sinh, math.cosh, math.asin, math.acos, math.asinh, math.erfc, math.gcd, math.lcm, math.atan2,
+        math.copysign,
     )},
 }  # fmt: skip
 """What a `Definition` may compute: name -> the Python function."""
+DOMAIN: dict[str, tuple[str, float]] = {
+    **dict.fromkeys(("sqrt", "isqrt"), ("ge", 0)),
+    **dict.fromkeys(("log", "log2", "log10"), ("gt", 0)),
+    "log1p": ("gt", -1),
+    **dict.fromkeys(("exp", "expm1"), ("le", 709)),  # e**710 is no float
+    "exp2": ("le", 1023),
+}
+"""Where functions of one number do not raise."""
+LARGE = 1 << 62  # whole numbers that vary stay below: guards compute in 64 bits
+BOUNDED: dict[str, float] = {
+    **dict.fromkeys(("sin", "cos", "tan"), sys.float_info.max),
+    **dict.fromkeys(("sinh", "cosh"), 709.0),
+    **dict.fromkeys(("asin", "acos"), 1.0),
+    **dict.fromkeys(("int", "floor", "ceil", "trunc", "round"), float(LARGE)),
+}
+"""Functions of floats that raise for infinities and NaN, and how large a number they are taken of where it varies."""
 
 
 def number_function(text: str) -> Callable[..., Any]:
@@ -98,13 +120,15 @@ class SymbolTable:
             room), the others rough: of other residues.
         maximum: the greatest value of a symbol, where there is one.
         limit: of the probes of integers, one of LIMITS.
+        bends: conditions that the hints and the rough probes are not all to be alike in.
         relations: what is guarded of the symbols, when the capture is finished.
         counts: sizes of the call are 0 or 1, as they may be or not be in others.
         fitter: finds the expressions of numbers, and what they need.
     """
 
-    def __init__(self, limit: int = LIMITS[0]) -> None:
+    def __init__(self, limit: int = LIMITS[0], bends: Iterable[Relation] = ()) -> None:
         self.limit = limit
+        self.bends = tuple(bends)
         self.symbols: list[Sym] = []
         self.kinds: dict[Sym, Kind] = {}
         self.origins: dict[Sym, str] = {}
@@ -197,8 +221,9 @@ class SymbolTable:
             low = 0 if above else low
             best: list[tuple[int, Number]] = []
             steps = self._steps(index)
-            for value in _candidates(hint - first, low, high, modulus, index, number, self.kinds[sym], self.limit):
-                value = value + least if above else value
+            near, last = self._near(sym, hint, low, high, modulus, index)
+            usual = _candidates(hint - first, low, high, modulus, index, number, self.kinds[sym], self.limit)
+            for value in itertools.chain(near, (value + least if above else value for value in usual), last):
                 if value in taken:
                     continue
                 probe[sym] = value
@@ -219,6 +244,19 @@ class SymbolTable:
                     raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
                 probe[sym] = others[index % _ENOUGH]  # there are no more: every value that it may have is tried
 
+    def _near(
+        self, sym: Sym, hint: Number, low: int | None, high: int | None, modulus: int, index: int
+    ) -> tuple[list[Number], list[Number]]:
+        """Values for a rough probe: what is beside bends, for the last one, and, of integers, beside other symbols."""
+        bends = _beside(sym, self.bends) if index == PROBES - 1 else ()
+        if index < CONGRUENT or self.kinds[sym] != "int":
+            return list(bends), []
+        others = [self.probes[index][other] for other in self._steps(index)]
+        beside = [int(n - (n - hint) % modulus + modulus * step) for step in (29, -31, 7, -5, 1, -1) for n in others]
+        least, most = -self.limit if low is None else low, self.limit if high is None else high
+        fits = [value for value in bends if least <= value <= most and (value - hint) % modulus == 0]
+        return fits, [value for value in beside if least <= value and (high is None or value <= high)]
+
     def _steps(self, index: int) -> dict[Sym, tuple[int, ...]]:
         """How far the integers moved from the hint, at each rough probe up to one."""
         others = [sym for sym in self.symbols if self.kinds[sym] == "int" and sym not in self.definitions]
@@ -236,11 +274,16 @@ class SymbolTable:
         Arguments:
             steps: of the other symbols, up to this probe.
         """
-        if not steps or self.kinds[sym] != "int":
-            return 0
         last = index == PROBES - 1
+        alike = 0
+        for bend in self.bends if last else ():
+            if sym in bend.symbols:
+                sides = {self.holds(bend, self.assignments[place]) for place in ROUGH}
+                alike += 3 * (len(sides) == 1 and None not in sides)
+        if index < CONGRUENT or self.kinds[sym] != "int":
+            return alike
         own, first, moves = self._moved(sym, index), int(self.hints[sym]), set(steps.values())
-        alike = 4 * _in_step(own, moves)
+        alike += 4 * _in_step(own, moves)
         for other, step in steps.items():
             gap = first - int(self.hints[other])
             gaps = [gap, *[gap + mine - its for mine, its in zip(own, step)]]
@@ -322,6 +365,27 @@ class SymbolTable:
         except (KeyError, ArithmeticError, ValueError):
             return None
         return relation.compare(left, right)
+
+    def parts(self, relation: Relation) -> tuple[bool, list[Relation]]:
+        """What an inequality of the least or greatest of two integers says of each of the two, and whether both of that
+        must hold; nothing of other conditions."""
+        sides = (relation.left, relation.right)
+        kinds = {self.kinds.get(sym) for sym in relation.symbols}
+        if relation.op not in ("lt", "le", "gt", "ge") or relation.has_float or kinds != {"int"}:
+            return False, []
+        upper, gap = relation.op in ("lt", "le"), relation.gap
+        for monomial, scale in gap.poly:
+            sym = monomial[0] if len(monomial) == 1 else None
+            definition = self.definitions.get(sym) if isinstance(sym, Sym) else None
+            if not isinstance(sym, Sym) or definition is None or definition.op not in ("min", "max"):
+                continue
+            if sym in (gap - sym * scale).free:
+                continue
+            both = (scale > 0) == ((definition.op == "max") == upper)
+            chosen = [{sym: as_expr(arg)} for arg in definition.args if not isinstance(arg, float)]
+            left, right = (as_expr(side) for side in sides if not isinstance(side, float))
+            return both, [Relation(relation.op, substitute(left, one), substitute(right, one)) for one in chosen]
+        return False, []
 
     def bounds(self, value: Value) -> Interval:
         """Least and greatest value that the symbols' ranges prove; None where they prove nothing."""
@@ -410,6 +474,19 @@ def _candidates(
     for turn in (*((21, 13, 8, 5, 3) if index >= CONGRUENT else ()), *range(1, _TRIES)):
         for sign in (1, -1) if index < PROBES - 1 else (-1, 1):
             yield from _within(hint + sign * modulus * turn, low, top)
+
+
+def _beside(sym: Sym, bends: Iterable[Relation]) -> Iterator[Number]:
+    """Values of a symbol on both sides of where conditions on it alone change."""
+    for bend in bends:
+        sides = (bend.left, bend.right)
+        floats = [side for side in sides if isinstance(side, float)]
+        bound = single(bend)
+        if floats and sym in sides:
+            yield from (floats[0] + step * (abs(floats[0]) + 1.0) for step in (-0.37, 0.43))
+        elif bound is not None and bound[0] == sym:
+            limit = bound[1][0] if bound[1][1] is None else bound[1][1]
+            yield from (limit + step for step in (-1, 1, 0, -2, 2) if limit is not None)
 
 
 def _in_step(step: tuple[int, ...], steps: set[tuple[int, ...]]) -> bool:

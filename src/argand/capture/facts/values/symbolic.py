@@ -47,6 +47,9 @@ class Symbols(Protocol):
     def apply(self, name: str, value: Any) -> Any:
         """A function of one symbolic number."""
 
+    def function(self, name: str, *values: object) -> object:
+        """A function of several numbers."""
+
     def with_tensor(self, name: str, number: Any, tensor: torch.Tensor, reflected: bool) -> Any:
         """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""
 
@@ -125,6 +128,8 @@ class SymbolicNumber:
     def __round__(self, digits: Any = None) -> object:
         if digits is None:
             return self if type(self) is SymbolicInt else self.dynamics.apply("round", self)
+        if type(self) is SymbolicFloat and type(digits) is int:
+            return self.dynamics.function("round", self, digits)
         return round(self.number(), digits)
 
 
@@ -245,6 +250,18 @@ _OF_PYTHON: frozenset[type] = SYMBOLIC - {SymbolicScalar} | {int, float, bool}
 def is_number(value: object) -> bool:
     """A number of Python's that may stand beside a symbolic one."""
     return type(value) in _OF_PYTHON
+
+
+def is_whole(value: object) -> bool:
+    """An integer of Python's, which may vary."""
+    return type(value) in (SymbolicInt, int, bool)
+
+
+def is_one(base: object, exponent: object) -> bool:
+    """Whether a power is 1.0 whatever the number that varies is: Python says so of infinities and nan, too."""
+    if type(exponent) in (int, float) and exponent == 0:
+        return type(exponent) is float or not is_whole(base)
+    return type(base) is float and base == 1.0
 
 
 def _binary(op: BinaryOperator) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:

@@ -64,6 +64,9 @@ class Memory:
         solved: symbols that equal an expression of earlier ones.
         modulus: by symbol: probes keep their residue modulo this.
         facts: conditions that probes must meet; room: further ones, such that others can be met.
+        bends: by text of a `min` or `max`: on which side of it the call is, and some probe is not to be.
+        extrema: those that are numbers of their own, and the places of what they are of; decided: others, which are
+            guarded to be one of the two.
         asserted: conditions that operations of the program need, to be guarded.
         nearness: how often probes nearer to the call's own sizes were needed.
         shapes: of the inputs, by source.
@@ -80,6 +83,9 @@ class Memory:
     modulus: dict[str, int] = field(default_factory=dict)
     facts: list[Relation | Computed] = field(default_factory=list)
     room: list[Relation] = field(default_factory=list)
+    bends: dict[str, Relation] = field(default_factory=dict)
+    extrema: dict[str, frozenset[Place]] = field(default_factory=dict)
+    decided: set[str] = field(default_factory=set)
     asserted: list[Relation] = field(default_factory=list)
     learned: int = 0
     nearness: int = 0
