@@ -64,10 +64,11 @@ def test_a_count_that_equals_a_size_is_no_constant_for_good() -> None:
     assert len(findings.recompiles) == 3  # the first token, all others, prompts of other sizes
 
 
-def test_sizes_in_step_are_not_tried_apart() -> None:
+@pytest.mark.parametrize("most", [1 << 20, 512])
+def test_sizes_in_step_are_not_tried_apart(most: int) -> None:
     def step(mask: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
         length, n = mask.shape[1], cache.shape[1] + 1
-        if length > n or length < n:
+        if n > most or length > n or length < n:
             return mask
         every = torch.arange(0, length + n, 4)
         return torch.arange(n) * mask + len(every)  # as many as the mask has, by what was asked

@@ -24,7 +24,7 @@ from argand.capture.sizes.symbolic_emit import Nodes, text
 from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols, substitute
-from argand.graph.sizes.relations import Bounds, Number, Relation, Value, is_range, moduli, solve, with_room
+from argand.graph.sizes.relations import Bounds, Number, Relation, Value, between, is_range, moduli, solve, with_room
 from argand.graph.sizes.symbols import (
     BOUNDED,
     DOMAIN,
@@ -149,7 +149,9 @@ class Dynamics:
         memory = self.memory
         values = {each: number for each, number in self.table.hints.items() if each in self.places} | {sym: hint}
         relations = [fact for fact in (*memory.facts, *memory.room) if isinstance(fact, Relation)]
-        limits = [limit for fact in relations for limit in with_room(fact, sym, values) if limit not in relations]
+        limits = [limit for limit in between(sym, relations) if limit not in relations]
+        if not limits:
+            limits = [limit for fact in relations for limit in with_room(fact, sym, values) if limit not in relations]
         if limits:
             memory.learned += 1
             memory.room += limits

@@ -165,6 +165,22 @@ def single(relation: Relation) -> tuple[Sym, Interval] | None:
     return sym, (None, (offset - least) // -scale)
 
 
+def between(sym: Sym, relations: Iterable[Relation]) -> list[Relation]:
+    """Conditions on other symbols under which inequalities leave one a value."""
+    least: list[Expr] = []
+    most: list[Expr] = []
+    for relation in relations:
+        if relation.has_float or relation.op not in ("lt", "le", "gt", "ge"):
+            continue
+        gap = relation.gap if relation.op in ("lt", "le") else relation.gap * -1
+        scale = next((c for m, c in gap.poly if m == (sym,)), 0)
+        rest = gap - sym * scale + (relation.op in ("lt", "gt"))
+        if sym not in rest.free and scale in (1, -1):  # scale*sym + rest <= 0
+            (most if scale > 0 else least).append(rest * -scale)
+    gaps = [low - high for low in least for high in most]
+    return [Relation("le", gap, 0) for gap in gaps if not isinstance(gap, Const)]
+
+
 def with_room(relation: Relation, sym: Sym, values: Mapping[Sym, Number]) -> list[Relation]:
     """Limits of the other symbols of an inequality that holds for `values`, which leave `sym` room to vary."""
     others = sorted(relation.symbols - {sym}, key=str)
