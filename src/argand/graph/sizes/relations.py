@@ -167,7 +167,7 @@ def single(relation: Relation) -> tuple[Sym, Interval] | None:
 
 def between(sym: Sym, relations: Iterable[Relation]) -> list[Relation]:
     """Conditions on other symbols under which inequalities leave one a value."""
-    least: list[Expr] = []
+    least: list[Expr] = [] if sym.minimum is None else [as_expr(sym.minimum)]
     most: list[Expr] = []
     for relation in relations:
         if relation.has_float or relation.op not in ("lt", "le", "gt", "ge"):
