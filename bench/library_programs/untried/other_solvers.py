@@ -106,9 +106,49 @@ def divergences(compile: Compile) -> Step:
     return training_step(lambda: call(x), torch.optim.SGD([weights, scale], 1e-3))
 
 
+def runge_kutta_of_noise(compile: Compile) -> Step:
+    """Its steps ask for the area under the noise too, whose functions tell `H` from `h`."""
+    import torch
+    import torchsde
+
+    class Equation(torch.nn.Module):
+        noise_type, sde_type = "diagonal", "ito"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.drift, self.diffusion = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def f(self, t: Any, y: Any) -> Any:
+            return self.drift(y).tanh()
+
+        def g(self, t: Any, y: Any) -> Any:
+            return self.diffusion(y).sigmoid()
+
+    equation, start, times = Equation(), torch.ones(3, 2), torch.linspace(0, 1, 4)
+
+    def loss() -> Any:
+        noise = torchsde.BrownianInterval(0.0, 1.0, (3, 2), entropy=3, levy_area_approximation="space-time")
+        return torchsde.sdeint(equation, start, times, bm=noise, method="srk", dt=0.1).square().mean()
+
+    return training_step(compile(loss), torch.optim.SGD(equation.parameters(), 1e-2))
+
+
+def angular_margin(compile: Compile) -> Step:
+    """Has its weights set to themselves, on the device of what it is given."""
+    import torch
+    from pytorch_metric_learning.losses import ArcFaceLoss
+
+    net, objective = torch.nn.Linear(6, 8), ArcFaceLoss(num_classes=4, embedding_size=8)
+    x, labels = torch.randn(12, 6), torch.arange(12) % 4
+    call = compile(lambda: objective(net(x), labels))
+    return training_step(call, torch.optim.SGD([*net.parameters(), *objective.parameters()], 1e-2))
+
+
 PROGRAMS: dict[str, Program] = {
     "stable-baselines3 TD3": Program("stable-baselines3", reinforcement("TD3", learning_starts=8, buffer_size=100)),
     "xitorch minimum": Program("xitorch", minimized),
     "geoopt RiemannianSGD steps": Program("geoopt", riemannian("RiemannianSGD")),
+    "torchsde Runge-Kutta steps": Program("torchsde", runge_kutta_of_noise),
+    "pytorch-metric-learning ArcFace": Program("pytorch-metric-learning", angular_margin),
     "torch.distributions mixtures": Program("torch", divergences),
 }
