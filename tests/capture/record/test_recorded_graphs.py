@@ -247,3 +247,18 @@ def test_names_that_differ_in_case_or_are_words_of_python(backend: str) -> None:
             tensors = [torch.full((2,), float(i)) for i in range(given)][::order]
             arguments = [model, *tensors] if fn is attribute_names else tensors
             assert_same(argand.compile(fn, backend=backend, fullgraph=True)(*arguments), fn(*arguments))
+
+
+def test_a_number_that_varies_of_an_operation_of_unknown_size() -> None:
+    """The call was recorded anew with the number that it had, and so on (torchvision's nms, of two thresholds)."""
+    with torch.library._scoped_library("argand_recorded", "FRAGMENT") as library:
+        library.define("above(Tensor x, float least) -> Tensor")
+        library.impl("above", lambda x, least: x[x > least], "CPU")
+
+        def f(x: torch.Tensor, least: float) -> torch.Tensor:
+            return torch.ops.argand_recorded.above(x * 2, least).sin() + 1
+
+        x = torch.rand(8)
+        assert_same(argand.compile(f, backend="eager", dynamic=True)(x, 0.7), f(x, 0.7))
+        with pytest.raises(errors.Unsupported, match="cannot be told without running it"):
+            argand.compile(f, backend="eager", dynamic=True, fullgraph=True)(x, 0.3)

@@ -83,6 +83,7 @@ def numbers(
     tensor for them; None if none is."""
     known: dict[int, torch.Tensor] = {}
     symbols: list[object] = []
+    read: list[torch.Tensor] = []
 
     def as_number(value: Any) -> object:
         if type(value) in (list, tuple):
@@ -105,6 +106,7 @@ def numbers(
         if plain is None or plain is NotImplemented:
             return value
         symbols.append(plain)
+        read.append(value)
         return plain
 
     kept = 0 if any(func is each for each in _FACTORIES) else 1  # else the first is the tensor that is asked
@@ -112,7 +114,7 @@ def numbers(
         (*args[:kept], *(as_number(arg) for arg in args[kept:])),
         {key: as_number(value) for key, value in kwargs.items()},
     )
-    if symbols or (known and not kept) or (known and _takes(func, args, kwargs, known)):
+    if read or (known and (symbols or not kept or _takes(func, args, kwargs, known))):
         return arguments
     return None
 
