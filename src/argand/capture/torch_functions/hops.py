@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from argand.capture.facts.handlers import Args, Function
+from argand.capture.torch_functions.higher_order import forward_mode
 from argand.graph import histories
 from argand.graph.checkpoint_regions import Keeps, recomputed
 from argand.graph.metadata.strides import contiguous_strides, is_dense, lies_densely, memory_order
@@ -473,8 +474,10 @@ def transformed(name: str, body: fx.GraphModule, flat: Sequence[object], *, at_o
         _refuse_forward_mode(name, body)
         inner = functools.partial(inner, **named) if named else inner
         if name == "jacfwd":
-            return _jacobian(inner, args, **options)
-        return _pushed(inner, args, pytree.tree_unflatten(fill(call.extra, flat), call.extra_spec), **options)
+            return forward_mode.jacobian(inner, args, **options)
+        return forward_mode.pushed(
+            inner, args, pytree.tree_unflatten(fill(call.extra, flat), call.extra_spec), **options
+        )
     if call.extra_spec is None:
         return getattr(torch.func, name)(inner, **options)(*args, **named)
     other = pytree.tree_unflatten(fill(call.extra, flat), call.extra_spec)
@@ -512,48 +515,8 @@ def _refuse_forward_mode(name: str, body: fx.GraphModule) -> None:
     """
     nodes = [node for part in body.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes]
     own = any(node.target is autograd_function or is_custom(node.target) for node in nodes)
-    if own or any(node.target is torch._C._set_grad_enabled for node in nodes):
-        raise RuntimeError(f"torch.func.{name} runs eagerly: its function switches gradients, or has its own backward")
-
-
-def _pushed(function: Callable[..., Any], primals: Args, tangents: Any, has_aux: Any = False) -> tuple[Any, ...]:
-    """torch.func.jvp without forward mode: a pullback is linear in what it is given, and its own pullback pushes."""
-    results, pull, *aux = torch.func.vjp(function, *primals, has_aux=has_aux)
-    _, push = torch.func.vjp(pull, pytree.tree_map(torch.zeros_like, results))
-    return (results, push(tuple(tangents))[0], *aux)
-
-
-def _jacobian(
-    function: Callable[..., Any], args: Args, argnums: Any = 0, has_aux: Any = False, randomness: Any = "error"
-) -> Any:
-    """torch.func.jacfwd in the same way: columns, one for each number of the arguments."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    leaves, spec = pytree.tree_flatten([args[number] for number in numbers])
-
-    def by(place: int) -> Any:
-        def column(tangent: torch.Tensor) -> tuple[Any, ...]:
-            def of_one(value: torch.Tensor) -> Any:
-                given = list(args)
-                chosen = pytree.tree_unflatten([*leaves[:place], value, *leaves[place + 1 :]], spec)
-                for number, one in zip(numbers, chosen):
-                    if number >= 0:  # by a negative number torch.func.jacfwd differentiates nothing
-                        given[number] = one
-                return function(*given)
-
-            return _pushed(of_one, (leaves[place],), (tangent,), has_aux)[1:]
-
-        x: torch.Tensor = leaves[place]
-        basis = torch.eye(x.numel(), dtype=x.dtype, device=x.device).view(-1, *x.shape)
-        columns, *aux = torch.func.vmap(column, randomness=randomness)(basis)
-        return pytree.tree_map(lambda each: each.movedim(0, -1).reshape(*each.shape[1:], *x.shape), columns), aux
-
-    def nested(*each: torch.Tensor) -> Any:
-        by_argument = pytree.tree_unflatten(list(each), spec)
-        return by_argument[0] if isinstance(argnums, int) else tuple(by_argument)
-
-    parts = [by(place) for place in range(len(leaves))]
-    result = pytree.tree_map(nested, *[part for part, _ in parts])
-    return (result, pytree.tree_map(lambda each: each[0], parts[0][1][0])) if has_aux else result
+    if own or any(node.target is torch._C._set_grad_enabled or forward_mode.has_own_answers(node) for node in nodes):
+        raise RuntimeError(f"torch.func.{name} runs eagerly: forward mode differentiates its function otherwise")
 
 
 def pullback(func: Function, primals: Args, has_aux: bool, cotangents: object) -> object:

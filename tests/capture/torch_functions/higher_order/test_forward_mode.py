@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import assert_same
 from torch import nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
@@ -111,3 +112,43 @@ def test_what_cannot_be_mapped_raises() -> None:
     for run in (random_column, argand.compile(random_column, backend="aot_eager")):
         with pytest.raises(RuntimeError, match="random"):
             run(X[0])
+
+
+ONES = torch.ones(3)
+
+AT_TIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "fmax": lambda x: torch.fmax(x, ONES),
+    "fmin": lambda x: x.fmin(ONES),
+    "clamp": lambda x: x.clamp(ONES, ONES * 2),
+    "clamp_": lambda x: (x * 1).clamp_(min=ONES),
+    "std": lambda x: (x * 0 + 1).std(),
+    "norm": lambda x: torch.linalg.vector_norm(x - x.detach(), 3),
+    "pow": lambda x: x.pow(torch.tensor([2.0, 0.0, 1.0])),
+    "atan2": lambda x: torch.atan2(x, x * 0),
+    "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "xlog1py": lambda x: torch.special.xlog1py(x, -ONES),
+    "maximum": lambda x: torch.maximum(x, ONES),
+    "clamp to numbers": lambda x: x.clamp(0, 1),
+    "amax": lambda x: x.amax(),
+}
+
+
+@pytest.mark.parametrize("name", AT_TIES)
+def test_derivatives_are_eagers(name: str) -> None:
+    def pushed(x: torch.Tensor) -> object:
+        return torch.func.jvp(AT_TIES[name], (x,), (x + 1,)), torch.func.jacfwd(AT_TIES[name])(x)
+
+    x = torch.tensor([1.0, 0.0, 1.0])
+    assert_same(pushed(x), argand.compile(pushed, backend="aot_eager")(x))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_in_modes_without_gradients(mode: Callable[[], object]) -> None:
+    """In inference mode torch's own code of these gives zeros."""
+
+    def pushed(x: torch.Tensor) -> object:
+        with mode():
+            jacobian = torch.autograd.functional.jacobian(torch.sin, x, vectorize=True, strategy="forward-mode")
+            return jacobian, torch.func.linearize(torch.sin, x)[1](x)
+
+    assert_same(pushed(ONES), argand.compile(pushed, backend="eager")(ONES))

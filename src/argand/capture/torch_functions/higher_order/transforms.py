@@ -426,7 +426,7 @@ def _pushforward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) 
 def _linearize(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Captured where no gradient could be recorded: torch's function of tangents has no way back to anything else, and
     gives what does not depend on them as a parameter of the graph that it made."""
-    if kwargs or not args:
+    if kwargs or not args or torch.is_inference_mode_enabled():  # there it gives zeros
         return NotImplemented
     what = "torch.func.linearize"
     func, primals = args[0], state.deep_resolve(tuple(args[1:]))
@@ -452,7 +452,7 @@ def _functionalized(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
 def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """What torch.autograd.functional.jacobian does in forward mode."""
     func, inputs, strict, vectorize = args
-    if strict or vectorize is not True:
+    if strict or vectorize is not True or torch.is_inference_mode_enabled():  # there it gives zeros
         return NotImplemented
     jacobian = state.interpreter.call(torch_polyfills.jacobian_forward, (func, inputs))
     _refuse_nested(state, "torch.autograd.functional.jacobian")
