@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz" / "language"
 import between
 import derivatives
 import differential
+import draws
 import extremes
 import features
 import fused
@@ -193,6 +194,12 @@ def test_sizes_and_layouts_that_vary_from_call_to_call(batch: int) -> None:
     for seed in range(20 * batch, 20 * batch + sweeps.part(20, 5)):
         text = varying.program(seed)
         assert varying.difference(text, seed, ("eager", "aot_eager")[batch]) is None, text
+
+
+def test_random_numbers_and_states_of_generators() -> None:
+    for seed in range(sweeps.part(20, 8)):
+        text = draws.program(seed)
+        assert draws.difference(text, seed, "aot_eager") is None, text
 
 
 def test_arithmetic_of_extreme_numbers() -> None:
