@@ -125,6 +125,7 @@ AT_TIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "norm": lambda x: torch.linalg.vector_norm(x - x.detach(), 3),
     "pow": lambda x: x.pow(torch.tensor([2.0, 0.0, 1.0])),
     "atan2": lambda x: torch.atan2(x, x * 0),
+    "det": lambda x: torch.linalg.det(x[1:2, None]),
     "logcumsumexp": lambda x: x.logcumsumexp(0),
     "xlog1py": lambda x: torch.special.xlog1py(x, -ONES),
     "maximum": lambda x: torch.maximum(x, ONES),

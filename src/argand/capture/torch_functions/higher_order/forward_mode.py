@@ -12,9 +12,10 @@ from torch.utils import _pytree as pytree
 
 from argand.capture.facts.handlers import Args
 
-_APART = frozenset(
-    ["fmax", "fmin", "atan2", "arctan2", "std", "std_mean", "sinc", "logit", "cholesky_inverse", "as_strided_scatter"]
-)
+_APART = frozenset([
+    "fmax", "fmin", "atan2", "arctan2", "std", "std_mean", "sinc", "logit", "det", "cholesky_inverse",
+    "as_strided_scatter",
+])  # fmt: skip
 _APART_OF_TENSORS = frozenset(["clamp", "clip", "clamp_min", "clamp_max", "pow", "scatter_reduce"])
 _POWERS = (0, 1, 2, math.inf, -math.inf)
 
