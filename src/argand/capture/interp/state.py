@@ -125,8 +125,7 @@ class CaptureState:
         self.autocast: tuple[object, ...] = ()  # `modes.autocast_state` at the frame's entry
         self.policy: Policy | None = None
         self.memory = Memory()
-        self.data_numbers = config.capture_scalar_outputs
-        self.data_sizes = config.capture_dynamic_output_shape_ops
+        self.data_numbers, self.data_sizes = config.capture_scalar_outputs, config.capture_dynamic_output_shape_ops
         self.open_modes: list[tuple[int, Any, object]] = []
         self.overriding = torch._C._is_torch_function_enabled()
 
