@@ -230,3 +230,28 @@ def test_the_namespace_of_an_object(breaks: bool) -> None:
     argand.compile(fn, backend="eager")(X)
     for names, new in (kept[:2], kept[2:]):
         assert new.__dict__ is names and "more" in names
+
+
+class Indexed:
+    def __getitem__(self, index):
+        return "abc"[index]
+
+    def __len__(self):
+        return 3
+
+
+@pytest.mark.parametrize("make", [lambda: iter(Indexed()), lambda: reversed(Indexed()), lambda: iter(lambda: 1, 2)])
+def test_iterators_that_are_interpreted_in_captured_code(make) -> None:
+    """They were left behind as generators."""
+
+    def fn(x):
+        iterator = make()
+        first = next(iterator)
+        y = x + 1
+        argand.graph_break()
+        return y, first, next(iterator), iterator
+
+    _, *want, left = fn(X)
+    _, *got, rebuilt = argand.compile(fn, backend="eager")(X)
+    assert got == want and type(rebuilt) is type(left)
+    assert next(rebuilt, None) == next(left, None)

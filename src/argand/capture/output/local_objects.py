@@ -33,7 +33,7 @@ from argand.capture.facts.values.array_value import Method, Traced
 from argand.capture.facts.values.symbolic import SymbolicSize
 from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
 from argand.capture.interp.interpreter import Trampoline
-from argand.capture.objects import generators
+from argand.capture.objects import generators, polyfills
 from argand.capture.objects.call_protocol.classes import LaterCallback
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.objects.iteration import NativeIterator
@@ -326,12 +326,27 @@ def _native_iterator(values: Values, obj: NativeIterator) -> None:
     values.push(obj.iterator)
 
 
+_STAND_FOR: dict[types.CodeType, tuple[Function, tuple[str, ...]]] = {
+    polyfills.iterate_by_index.__code__: (rebuild.iterator_by_index, ("obj", "i")),
+    polyfills.iterate_sentinel.__code__: (iter, ("fn", "sentinel")),
+}
+"""Code that runs in the place of an iterator of C -> what makes that one, of which variables."""
+
+
 def _generator(values: Values, obj: TracedGenerator) -> None:
     frame = obj._frame
     late = generators.ends_visibly(obj) and _is_held_by_call(values.state.interpreter.root, obj)
     parts = None if late or id(obj) in values.plan.cyclic else generators.parts_at_yield(obj)
+    stands_for = _STAND_FOR.get(frame.code)
+    if parts is not None and stands_for is not None:
+        helper, names_of_parts = stands_for
+        for name in names_of_parts:
+            values.push(parts.variables[name])
+        values.emitter.call_on(helper, len(names_of_parts))
+        values.remember(obj)
+        return
     code = None
-    if parts is not None:
+    if parts is not None and frame.code is not polyfills.iterate_reversed.__code__:
         stack, names = len(parts.stack), tuple(parts.variables)
         code = generators_at_yields.suspended_code(frame.code, frame.program.instructions, frame.pc, stack, names)
     if parts is None or code is None:

@@ -245,6 +245,13 @@ def set_state(obj: Any, state: object) -> None:
     obj.__setstate__(state)
 
 
+def iterator_by_index(obj: Any, last: int) -> object:
+    """The iterator of an object that has `__getitem__` alone, behind the element `last`."""
+    iterator = iter(obj)
+    set_state(iterator, last + 1)
+    return iterator
+
+
 def _iterated(owner: Any, kind: str, backwards: bool) -> Iterator[object]:
     """An iterator over a set ("") or over a view of a dict ("keys") or of an OrderedDict ("odict keys")."""
     if not kind:
