@@ -221,3 +221,35 @@ def test_where_breaks_are_errors_none_is_loaded(stored: Program) -> None:
         with pytest.raises(argand.errors.Unsupported, match="graph break"):
             argand.compile(module.trained)(torch.ones(2, 3), torch.ones(3, 2))
     assert said == []
+
+
+LOOP = """
+import torch
+import argand
+
+ROUNDS = 3
+
+def solve(x):
+    for n in range(ROUNDS):
+        x = x * 2
+        argand.graph_break()
+        x = x + n
+    return x
+
+def check(compile):
+    x, fn = torch.arange(6.0), compile(solve)
+    for _ in range(3):
+        torch.testing.assert_close(fn(x), solve(x))
+"""
+
+
+def test_a_package_whose_loop_runs_as_written_is_not_captured_to_find_that_again(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        program = Program(package, LOOP)
+        assert "stored" in program.run(), program.reasons
+        assert loaded(program), program.reasons
+        assert "mismatch" in program.run(lambda module: setattr(module, "ROUNDS", 5))
+        program.edit("x + n", "x - n")
+        assert "hit" not in program.run()

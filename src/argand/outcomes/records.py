@@ -208,5 +208,6 @@ def tell_of_break(record: Record, info: _C.FrameInfo) -> None:
     kind, context, explanation, hints, where = record["reason"]
     lines = tuple([errors.UserLine(*line) for line in where])
     reason = errors.BreakReason(kind, context, explanation, hints, lines)
-    skipped = {"frame_skipped": True} if record["code"] is None else {}
+    as_written = record["code"] is None or not (record["graph"] or record["names"])
+    skipped = {"frame_skipped": True} if as_written else {}
     events.emit("graph_breaks", "capture", str(reason), reason=reason, function=info.code.co_name, **skipped)

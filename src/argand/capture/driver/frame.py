@@ -265,12 +265,12 @@ class _Capture:
     def _keep_failure(self, ending: errors.GraphBreak) -> None:
         """Store that the frame runs eagerly from now on, where that holds for other calls too."""
         state = self.states[-1]
-        passing = ending.in_loop or ending.sets_up or failures.must_raise(ending, self.region)
-        passing = passing or failures.program_raises(ending)
+        passing = ending.sets_up or failures.must_raise(ending, self.region) or failures.program_raises(ending)
+        passing = passing or (ending.in_loop and not self.known.loops)
         keeper = None if passing or _classes_changed(state) else outcome_storing.keeper(self.info, self.region, state)
         if keeper is not None:
             told = failures.place_of_break(ending.reason, ending.instruction) in self.known.told
-            keeper.keep_eager(None if told else ending.reason)
+            (keeper.keep_written if ending.in_loop else keeper.keep_eager)(None if told else ending.reason)
 
     def _take_back(self) -> None:
         """Undo what attempts did to classes, except that one whose transformed code goes on from there."""

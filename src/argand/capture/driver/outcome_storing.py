@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, MappingProxyType
@@ -9,7 +10,8 @@ from typing import Any, Final
 
 from argand import errors
 from argand._core import _C
-from argand.bytecode.resume import resume_label
+from argand.bytecode.decode import decode
+from argand.bytecode.resume import resume_label, transformed_code
 from argand.capture.driver import consequent_breaks, failures, lazy_references, strict
 from argand.capture.driver.region import Region
 from argand.capture.facts.abc_non_members import Unregistered
@@ -63,6 +65,16 @@ class Keeper:
             whole: as `keep`'s.
         """
         self._keep(code, whole=whole)
+
+    def keep_written(self, reason: errors.BreakReason | None) -> None:
+        """Store that the frame, which is to end in a loop, runs as it is written under the guards that led there.
+
+        Arguments:
+            reason: why the graph ends, where that is to be told.
+        """
+        with contextlib.suppress(errors.GraphBreak):
+            self.guards.build((), self.log)
+            self._keep(transformed_code(self.info.code, decode(self.info.code)), reason)
 
     def keep_eager(self, reason: errors.BreakReason | None = None, once: bool = False) -> None:
         """Store that the frame is never captured.
