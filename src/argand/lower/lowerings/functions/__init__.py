@@ -1,3 +1,3 @@
 """Rules of functions from mathematics' tables, and of those that a few elementary ones make."""
 
-from argand.lower.lowerings.functions import combined, special  # noqa: F401 (each registers its rules)
+from argand.lower.lowerings.functions import elementary, special  # noqa: F401 (each registers its rules)
