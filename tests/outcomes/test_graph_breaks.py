@@ -253,3 +253,22 @@ def test_a_package_whose_loop_runs_as_written_is_not_captured_to_find_that_again
         assert "mismatch" in program.run(lambda module: setattr(module, "ROUNDS", 5))
         program.edit("x + n", "x - n")
         assert "hit" not in program.run()
+
+
+OPERATOR = """
+import torch
+
+def main(x):
+    return torch.ops.aten.special_airy_ai(x) + 1
+
+def check(compile):
+    x = torch.arange(6.0)
+    torch.testing.assert_close(compile(main)(x), main(x))
+"""
+
+
+def test_an_operator_that_a_process_has_not_looked_up_yet_is_found(tmp_path: Path) -> None:
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        program = Program(tmp_path, OPERATOR)
+        assert "stored" in program.run(), program.reasons
+        assert loaded(program, lambda module: vars(torch.ops.aten).pop("special_airy_ai")), program.reasons

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final, TypeVar
 
+import torch
+
 from argand._core import _C
 from argand.outcomes.references import Describer, plain
 from argand.outcomes.resolver import Child, Mismatch, Resolver
@@ -120,15 +122,20 @@ def build(
         return _partial(calls, numbers, resolver, given)
     tree = _C.GuardTree()
     child, check = tree.child, tree.check
+    lazy: dict[int, object] = {}  # nodes of namespaces of torch's operators, and of what these hold: filled when asked
     for (method, args, rows, label), number in zip(calls, numbers):
         arguments: Sequence[Any] = resolver.arguments(args, rows) if rows else args
         if method == "check":
             if args[1] == _VERSIONED and args[3] is not None:
                 arguments = (*arguments[:3], frozenset(args[3]))
+            elif args[1] == "id" and type(arguments[2]) is torch._ops._OpNamespace:
+                lazy[args[0]] = arguments[2]
             check(*arguments, label=label or "")
         elif method == "child":
             if child(*arguments) != number:
                 raise Mismatch("the nodes of the guards have other numbers")
+            if args[0] in lazy:
+                lazy[number] = lazy[args[0]] if args[1] == "instance_dict" else getattr(lazy[args[0]], args[2], None)
         elif method == "collect":
             tree.collect(list(args[0]))
         elif method == "repeat":
