@@ -18,10 +18,10 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from argand.capture.facts.handlers import Args, Function
-from argand.capture.torch_functions.higher_order import forward_mode
 from argand.graph import histories
 from argand.graph.checkpoint_regions import Keeps, recomputed
 from argand.graph.metadata.strides import contiguous_strides, is_dense, lies_densely, memory_order
+from argand.graph.operators import forward_mode
 from argand.graph.operators.custom_backward import is_custom
 from argand.quick_dataclasses import dataclass
 

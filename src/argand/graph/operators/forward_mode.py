@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from argand.capture.facts.handlers import Args
+Args: TypeAlias = tuple[Any, ...]
 
 _APART = frozenset([
     "fmax", "fmin", "atan2", "arctan2", "std", "std_mean", "sinc", "logit", "det", "cholesky_inverse",
@@ -33,7 +33,7 @@ def has_own_answers(node: fx.Node) -> bool:
     return name in _APART or (name in _APART_OF_TENSORS and of_tensors)
 
 
-def pushed(function: Callable[..., Any], primals: Args, tangents: Any, has_aux: Any = False) -> tuple[Any, ...]:
+def pushed(function: Callable[..., Any], primals: Args, tangents: Any, has_aux: Any = False) -> Args:
     """torch.func.jvp without forward mode: a pullback is linear in what it is given, and its own pullback pushes.
 
     The latter is the same everywhere, but where the pullback takes logarithms of what it is given, which is not zeros.
@@ -44,14 +44,18 @@ def pushed(function: Callable[..., Any], primals: Args, tangents: Any, has_aux: 
 
 
 def jacobian(
-    function: Callable[..., Any], args: Args, argnums: Any = 0, has_aux: Any = False, randomness: Any = "error"
+    function: Callable[..., Any],
+    args: Args,
+    argnums: Any = 0,
+    has_aux: Any = False,
+    randomness: Any = "error",
 ) -> Any:
     """torch.func.jacfwd in the same way: columns, one for each number of the arguments."""
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     leaves, spec = pytree.tree_flatten([args[number] for number in numbers])
 
     def by(place: int) -> Any:
-        def column(tangent: torch.Tensor) -> tuple[Any, ...]:
+        def column(tangent: torch.Tensor) -> Args:
             def of_one(value: torch.Tensor) -> Any:
                 given = list(args)
                 chosen = pytree.tree_unflatten([*leaves[:place], value, *leaves[place + 1 :]], spec)
