@@ -117,7 +117,7 @@ class Region:
     fn: Final[Callable[..., Any]]
 
 def forward_alone(compiled: object, plain: object, global_hooks: dict[str, Any], /) -> Any:
-    """What a call of a compiled module comes to: its compiled forward; None where there is more to it (hooks, hosts)."""
+    """What a call of a compiled module comes to: its compiled forward; None where there is more (hooks, hosts)."""
 
 def run_with_callback(
     callback: Callback | None,

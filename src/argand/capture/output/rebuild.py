@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
 import torch
@@ -245,7 +245,7 @@ def set_state(obj: Any, state: object) -> None:
     obj.__setstate__(state)
 
 
-def iterator_by_index(obj: Any, last: int) -> object:
+def iterator_by_index(obj: Iterable[object], last: int) -> object:
     """The iterator of an object that has `__getitem__` alone, behind the element `last`."""
     iterator = iter(obj)
     set_state(iterator, last + 1)
