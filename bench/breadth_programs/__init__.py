@@ -10,7 +10,19 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from . import attention, blocks, classifiers, convolutions, further, images, sequences, structures
+from . import (  # noqa: F401  these enter their programs
+    attention,
+    blocks,
+    classifiers,
+    convolutions,
+    entering,
+    fields,
+    further,
+    images,
+    sequences,
+    series,
+    structures,
+)
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -21,6 +33,6 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
     **structures.PROGRAMS,
     **blocks.PROGRAMS,
     **images.PROGRAMS,
-    **further.PROGRAMS,
+    **entering.PROGRAMS,  # of fields, further and series
     **classifiers.PROGRAMS,
 }
