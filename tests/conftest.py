@@ -117,6 +117,16 @@ def nothing_is_left() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def small_graphs_that_draw_are_compiled() -> Iterator[None]:
+    """Here they are compiled as large ones are: tests of random numbers and their gradients have little programs."""
+    from argand.backends import eager_contest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(eager_contest, "_TAPE", 0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests never read the user's kernel cache; one fresh directory for all workers of `workers`, or for this process.
 

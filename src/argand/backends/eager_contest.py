@@ -55,6 +55,8 @@ _SLOWER = 1.03  # from which it is run by eager's kernels
 _GAINS = 0.97  # of eager's time, which a small graph may take: where memory is cold, compiled code costs more
 _SMALL_ELEMENTS = 1 << 20  # of the arguments of a graph that may be too small to gain: they are copied
 _SMALL_NODES = 24
+_TAPE = 10  # operations whose gains are what a node on autograd's tape costs that draws random numbers
+_POINTS = 3500  # numbers, computed one by one, that gain as much as an operation does
 _TORCHS = ("torch", "_operator", "operator", "math", "builtins")
 
 
@@ -333,6 +335,19 @@ def _comparable(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
 def is_small(gm: fx.GraphModule) -> bool:
     """Whether a graph has so few operations that a call of compiled code may cost more than it gains."""
     return sum(1 for node in gm.graph.nodes if node.op.startswith("call")) <= _SMALL_NODES
+
+
+def draws_too_few(gm: fx.GraphModule, program: AtenProgram, example_inputs: Sequence[Any]) -> bool:
+    """Whether a graph that draws random numbers, and records gradients, is so small that eager's kernels are faster.
+
+    It is never compared: which numbers a program draws must not hang on how long something took.
+    """
+    if not config.tell_slower or not draws(program) or devices_of(gm, example_inputs) != {"cpu"}:
+        return False
+    points = sum(
+        node.meta["val"].numel() for node in program.graph.nodes if Tag.pointwise in getattr(node.target, "tags", ())
+    )
+    return sum(node.op.startswith("call") for node in gm.graph.nodes) + points / _POINTS <= _TAPE
 
 
 def draws(program: AtenProgram) -> bool:

@@ -25,12 +25,13 @@ from argand.autograd.training import (
     recorded_program,
 )
 from argand.backends.compile_watchers import Compiler
-from argand.backends.eager_contest import draws, unless_too_small
+from argand.backends.eager_contest import draws, draws_too_few, unless_too_small
 from argand.backends.programs.like_layers.five_layers import shorter
 from argand.backends.programs.like_layers.halves import halves_of_all
 from argand.backends.programs.like_layers.layers import Unlike
 from argand.backends.programs.rolled_training import keeps_in_loops
 from argand.backends.programs.stored_backward import KeptBackward
+from argand.backends.small_graphs import left_to_eager
 from argand.config import config
 from argand.errors import ArgandError, AutogradError, InternalError
 from argand.graph import compat, time_limit
@@ -62,6 +63,12 @@ def compile_training(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler
     """
     joint, cut = _by_layers(gm, example_inputs, compiler) or (_traced(gm, example_inputs, compiler), None)
     graph = lazy_forward(gm)
+    takes_part = joint.differentiates or joint.spent or joint.enables_grad  # in what autograd does around it
+    if compiler.backend == "native" and joint.gradients and not takes_part:
+        if draws_too_few(gm, joint.program, example_inputs):
+            reason = "a small graph with gradients draws random numbers, and eager's kernels run it"
+            events.emit("fallback", "backend", reason, reason=reason, scope="graph")
+            return left_to_eager(graph, varies=False)
     return compile_joint(
         joint, compiler, otherwise=graph, graph=graph, beside=beside(gm, example_inputs), meta=gm.meta, cut=cut
     )

@@ -14,6 +14,7 @@ from torch import nn
 import argand
 import sweeps
 from argand import events
+from argand.backends import eager_contest
 
 BACKENDS = ("aot_eager", "native")
 
@@ -362,3 +363,20 @@ def test_dropout_drops_the_same_elements_in_backward(backend: str) -> None:
     y.sum().backward()
     torch.testing.assert_close(x.grad, (y != 0).float() * 2)
     assert 300 < int((y != 0).sum()) < 700
+
+
+@pytest.mark.parametrize(("layers", "rows", "left"), [(1, 2, True), (1, 2000, False), (6, 2, False)])
+def test_small_graphs_that_draw_are_eagers(
+    layers: int, rows: int, left: bool, fallbacks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first call on: what is drawn does not depend on times."""
+    monkeypatch.setattr(eager_contest, "_TAPE", 10)
+    model = nn.Sequential(*[nn.Linear(4, 4), nn.Dropout(0.5)] * layers)
+    step: Any = argand.compile(model)
+    results = []
+    for call in (model, step):
+        torch.manual_seed(0)
+        results.append([call(torch.ones(rows, 4)) for _ in range(5)])
+    assert all(map(torch.equal, *results)) == left
+    assert len(fallbacks) == left
+    results[1][-1].sum().backward()
