@@ -415,6 +415,13 @@ def test_small_training_steps_are_eagers(dropout: float, monkeypatch: pytest.Mon
     torch.testing.assert_close(weights[0], weights[1])
 
 
+def test_a_node_on_the_tape_has_to_gain_what_it_costs_where_memory_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = eager_contest._Times(eager=50e-6, compiled=45e-6)
+    monkeypatch.setattr(eager_contest.Contest, "_times", lambda *_: times)
+    contest = eager_contest.Contest(torch.sin, torch.sin)
+    assert [bool(contest.is_slower([torch.ones(4)], backward)[0]) for backward in (False, True)] == [False, True]
+
+
 @pytest.mark.parametrize("dropped", [0.0, 0.1])
 def test_attention_is_compared_where_it_drops_nothing(dropped: float, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []

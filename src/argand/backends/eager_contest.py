@@ -53,6 +53,7 @@ _APART = 250  # calls between two comparisons: each takes as long as ten or more
 _CLEARLY = 1.15  # of eager's time, from which a graph is said to be slower
 _SLOWER = 1.03  # from which it is run by eager's kernels
 _GAINS = 0.97  # of eager's time, which a small graph may take: where memory is cold, compiled code costs more
+_COLD = 10e-6  # seconds that a node on autograd's tape takes longer there
 _SMALL_ELEMENTS = 1 << 20  # of the arguments of a graph that may be too small to gain: they are copied
 _SMALL_NODES = 24
 _TAPE = 10  # operations whose gains are what a node on autograd's tape costs that draws random numbers
@@ -224,7 +225,8 @@ class Contest:
                 f"a small graph takes {times.compiled * 1e6:.0f} us{' with its gradients' * backward}, and "
                 f"{times.eager * 1e6:.0f} us by eager's kernels, which run it from now on"
             )
-            return "" if times.compiled <= times.eager * _GAINS else text, times.eager - times.compiled
+            compiled = times.compiled + _COLD * backward
+            return "" if compiled <= times.eager * _GAINS else text, times.eager - compiled
         return None, math.inf
 
     def _lost(self, times: _Times, args: Sequence[Any], sizes: int) -> None:
