@@ -37,6 +37,7 @@ class Captured:
         special, aliases: of `references.Describer`.
         of_rank: other ranks of a job cannot load it.
         whole: whether the frame's own code does the same (`_C.Entry`).
+        region: that the frame was captured in.
     """
 
     code: CodeType | None
@@ -51,6 +52,7 @@ class Captured:
     aliases: Mapping[int, object] = field(default_factory=dict)
     of_rank: bool = False
     whole: int = 0
+    region: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
         Unstorable: a part of it is known to this process alone.
     """
     log = captured.log
-    describer = Describer(info.code, info.globals, log.places(), captured.special, captured.aliases, log.asked())
+    special, aliases, asked = captured.special, captured.aliases, log.asked()
+    describer = Describer(info.code, info.globals, log.places(), special, aliases, asked, captured.region)
     calls = log.described(describer)
     code = None if captured.code is None else code_objects.described(captured.code, describer)
     names = [(name, describer.row(value)) for name, value in captured.names.items()]
@@ -107,8 +110,8 @@ def _check_again(info: _C.FrameInfo, record: Record, describer: Describer) -> No
         raise Unstorable(str(error)) from error
 
 
-def _resolver(record: Record, info: Any) -> Resolver:
-    return Resolver(record["rows"], guard_log.nodes(record["calls"], record["numbers"]), info)
+def _resolver(record: Record, info: Any, region: object = None) -> Resolver:
+    return Resolver(record["rows"], guard_log.nodes(record["calls"], record["numbers"]), info, region)
 
 
 def _checks(record: Record) -> Checks:
@@ -173,7 +176,7 @@ def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C
     """The entry of a record, for the frame at hand; its names are in the frame's globals. None: it runs eagerly.
 
     Arguments:
-        key: of the entry.
+        key: of the entry: the region.
         label: of its runs in torch's profiler.
 
     Raises:
@@ -182,7 +185,7 @@ def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C
     edited = fingerprints.edited(record["files"])
     if edited:
         raise Mismatch(f"the file of module {edited} was edited")
-    resolver = _resolver(record, info)
+    resolver = _resolver(record, info, key)
     resolver.check(_checks(record))
     tree = guard_log.build(record["calls"], record["numbers"], resolver)
     outcome = tree.evaluate(info.args, info.globals, info.builtins, info.closure)

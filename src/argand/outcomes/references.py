@@ -91,6 +91,7 @@ class Describer:
             where one must not be made that the guards find, the function that takes that and the arguments).
         aliases: id of an object -> the one that takes its place in other processes.
         asked: classes that the guards look into, and the names that they look up there.
+        region: the one that the frame is captured in; another process has its own.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Describer:
         special: Mapping[type, Callable[[Any], Parts]] | None = None,
         aliases: Mapping[int, object] | None = None,
         asked: Mapping[type, Iterable[str]] | None = None,
+        region: object = None,
     ) -> None:
         self.code = code
         self.namespace = namespace
@@ -108,6 +110,7 @@ class Describer:
         self.special = special or {}
         self.aliases = aliases or {}
         self.asked = asked or {}
+        self.region = region
         self.rows: list[Row] = []
         self.checks = Checks()
         self._numbers: dict[int, int] = {}
@@ -198,6 +201,8 @@ class Describer:
             return self._namespace(obj)
         if obj is self.code:
             return ("frame code",)
+        if obj is self.region:
+            return ("frame region",)
         if cls is types.CodeType:
             if (stands := generators_at_yields.suspended(obj)) is not None:
                 return ("suspended", self._users_code(stands.code()), stands.at, stands.stack, stands.names)
@@ -255,6 +260,11 @@ class Describer:
             method = held.__func__ if isinstance(held, staticmethod | classmethod) else held
             if type(method) is types.FunctionType and method.__globals__ is obj:
                 return ("globals of", self.row(method))
+        for kept in self._kept:  # of one that the guards find: of a graph
+            if type(kept) is types.FunctionType and kept.__globals__ is obj:
+                number = self._numbers[id(kept)]
+                if self.rows[number][0] == "place":
+                    return ("globals of", number)
         raise Unstorable("a dict that is no module's")
 
     def _by_place(self, obj: Any) -> Row:

@@ -59,12 +59,14 @@ class Resolver:
         rows: of `references.Describer`.
         children: the nodes of the guard tree, by number.
         frame: where places are looked up.
+        region: that the frame belongs to.
     """
 
-    def __init__(self, rows: Sequence[Row], children: Mapping[int, Child], frame: Frame) -> None:
+    def __init__(self, rows: Sequence[Row], children: Mapping[int, Child], frame: Frame, region: object = None) -> None:
         self.rows = rows
         self.children = children
         self.frame = frame
+        self.region = region
         self._objects: dict[int, Any] = {}
         self._values: dict[int, Any] = {0: None}
         self._open: set[int] = set()
@@ -331,6 +333,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "spent": "argand.runtime.tape.function:with_spent",
     "results only": "argand.runtime.tape.function:results_only",
     "put back grad mode": "argand.capture.torch_functions.grad_mode:put_back_grad",
+    "in steps": "argand.capture.facts.code.graph_steps:stored_steps",
     "put back modes": "argand.capture.torch_functions.modes:put_back_all",
 }
 """What makes callables of a recipe: functions, or where they are."""
@@ -339,6 +342,7 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "value": lambda _, value: value,
     "code": lambda _, code: code,
     "frame code": lambda to: to.frame.code,
+    "frame region": lambda to: to.region,
     "part": _part,
     "part function": _part_function,
     "code within": _code_within,

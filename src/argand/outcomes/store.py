@@ -10,7 +10,7 @@ import hashlib
 import marshal
 import weakref
 from collections.abc import Callable
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 import torch
@@ -84,7 +84,7 @@ class Store:
             if record in waiting:  # another thread may have taken it, too
                 waiting.remove(record)
             records.tell_of_break(record, info)
-            self._remember(info.code, region, record["history"])
+            self.remember(info.code, region, record["history"])
             events.emit("cache", "capture", None, outcome="hit", level="outcome", function=info.code.co_name)
             return _C.SKIP if entry is None else entry
         return None
@@ -93,7 +93,8 @@ class Store:
         """Read the records of the frame's code anew next time: another process may have stored more."""
         self._of(info.code).pop(key_of(info, request), None)
 
-    def _remember(self, code: CodeType, region: object, history: dict[str, Any]) -> None:
+    def remember(self, code: CodeType, region: object, history: dict[str, Any]) -> None:
+        """Tell captures of the code what is known of sizes and numbers in its calls."""
         if history:
             self.histories.setdefault(id(code), []).append((weakref.ref(code), region, history))
 
@@ -158,6 +159,7 @@ def _held(cell: CellType) -> str:
         held = cell.cell_contents
     except ValueError:
         return ""
+    held = held.__func__ if type(held) is MethodType else held
     return fingerprints.of_code(held.__code__) if type(held) is FunctionType else ""
 
 

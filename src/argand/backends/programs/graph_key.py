@@ -12,7 +12,7 @@ from argand.backends.targets import devices_in, target_of
 from argand.graph import compat
 from argand.graph.nodes import literals
 from argand.graph.nodes.program import AtenProgram
-from argand.graph.operators.collectives import NAMESPACES
+from argand.graph.operators.collectives import OWN_OPERATIONS
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
 from argand.graph.trees import leaves
@@ -79,8 +79,6 @@ def surroundings(program: AtenProgram) -> str:
     return "\n".join(parts)
 
 
-OWN_OPERATIONS = frozenset({"aten", "argand", "prims", *NAMESPACES})
-"""Namespaces whose operations are what versions say they are. Others may change without a trace in the graph."""
 _NUMBERS = (bool, int, float, complex, Expr)
 _PLAIN = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 

@@ -5,7 +5,6 @@ FrameInfo -> interpret (restarting at the instruction where the graph breaks) ->
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import sys
 import threading
@@ -579,9 +578,7 @@ class _Capture:
     def _in_parts(self, graph: fx.GraphModule) -> Callable[..., object] | None:
         if self.region.cuts is None or not graph.meta.get("unbacked"):
             return None
-        region = dataclasses.replace(self.region, cuts=None, stored_as=str)
-        answer = self.region.cuts(region)
-        return graph_parts.in_parts(graph, answer, region, lambda code: _process.of(code).history(region))
+        return graph_parts.in_parts(graph, self.region)
 
 
 def _classes_changed(state: CaptureState) -> bool:

@@ -118,6 +118,7 @@ class Keeper:
             _ALIASES,
             self.guards.of_rank,
             whole,
+            self.region,
         )
         store.STORE.keep(self.info, self.request, captured)
 
@@ -181,12 +182,10 @@ def take_histories(code: CodeType, known: failures.Known) -> None:
     """What the captures of entries that were loaded had seen of their inputs counts as if this process had."""
     for held, region, history in store.STORE.histories.pop(id(code), ()):
         if held() is code:
-            known.compiles += 1
+            known.compiles += "sizes" in history
             mine = known.history(region)
-            mine.sizes.update(history["sizes"])
-            mine.numbers.update(history["numbers"])
-            for name in _NAMES:
-                getattr(mine, name).update(history[name])
+            for name in ("sizes", "numbers", *_NAMES):
+                getattr(mine, name).update(history.get(name, ()))
 
 
 def filling_tables(info: _C.FrameInfo, region: Region, state: CaptureState, known: failures.Known) -> _C.Entry | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import field
 from types import CodeType
@@ -9,6 +10,7 @@ from types import CodeType
 import torch
 
 from argand._core import _C
+from argand.outcomes import store
 from argand.quick_dataclasses import dataclass
 
 CompilerFn = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., object]]
@@ -44,3 +46,10 @@ class Region:
     told: bool = False
     cuts: Callable[[Region], Callable[[_C.FrameInfo], _C.Answer]] | None = None
     asked: set[CodeType | None] = field(default_factory=set)
+
+    def of_parts(self) -> tuple[Callable[[_C.FrameInfo], _C.Answer], Region]:
+        """The frame hook's callback and the region that parts of a graph are captured in: `cuts` is not None."""
+        assert self.cuts is not None
+        kept = self.stored_as if store.STORE.collected is None else str  # what is saved is whole
+        region = dataclasses.replace(self, cuts=None, stored_as=kept)
+        return self.cuts(region), region

@@ -7,37 +7,23 @@ parts. Parts are functions of their own in the region, so that what holds for an
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import fx
 
-from argand._core import _C
-from argand.capture.facts.code import skip
+from argand.capture.facts.code import graph_steps
 from argand.capture.facts.compat import PrintedGraph
 from argand.capture.facts.sources import LocalSource, SequenceItemSource
 from argand.capture.facts.values.symbols import Place
-from argand.capture.sizes.symbolic_policy import History
 from argand.graph.nodes.meta import attribute
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 
 _LEAST = 3  # operations that are worth a graph of their own
 
 
-def in_parts(
-    gm: fx.GraphModule,
-    answer: Callable[[_C.FrameInfo], _C.Answer],
-    region: object,
-    history: Callable[[CodeType], History],
-) -> Callable[..., object] | None:
-    """What computes `gm`; None where no part of it is worth compiling.
-
-    Arguments:
-        answer: the frame hook's callback, of the region that parts are captured in.
-        history: what is known of calls of a code object in that region: which sizes of a part vary is, from the start.
-    """
+def in_parts(gm: fx.GraphModule, region: graph_steps.Whole) -> Callable[..., object] | None:
+    """What computes `gm`, which is captured in the region; None where no part of it is worth compiling."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     parts = _parts(gm)
     if not any(compiled for compiled, _ in parts):
@@ -45,7 +31,7 @@ def in_parts(
     output = gm.graph.output_node()
     slots = {node: number for number, node in enumerate(placeholders)}
     part_of = {node: number for number, (_, nodes) in enumerate(parts) for node in nodes} | {output: len(parts)}
-    steps: list[_Step] = []
+    steps: list[graph_steps.Step] = []
     for number, (compiled, nodes) in enumerate(parts):
 
         def is_needed_later(node: fx.Node, number: int = number) -> bool:
@@ -55,38 +41,15 @@ def in_parts(
         takes = [node for node in takes if node.op != "get_attr"]
         gives = list(filter(is_needed_later, nodes))
         drops = [node for node in takes if not is_needed_later(node)]
-        function: Callable[..., Iterable[object]] = _module(gm, nodes, takes, gives).forward
-        if compiled:
-            function = skip.with_frame(function)
-            history(function.__code__).varying.update(_varying(takes))
-            function = _C.Region(answer, region, function)
+        varying = list(_varying(takes)) if compiled else None
         for node in gives:
             slots[node] = len(slots)
-        steps.append((function, [slots[n] for n in takes], [slots[n] for n in gives], [slots[n] for n in drops]))
+        places = [slots[n] for n in takes], [slots[n] for n in gives], [slots[n] for n in drops]
+        steps.append((_module(gm, nodes, takes, gives).forward, places, varying))
     plain = [value for value in output.args[0] if not isinstance(value, fx.Node)]  # a number
     numbers = iter(range(len(slots), len(slots) + len(plain)))
     results = [slots[value] if isinstance(value, fx.Node) else next(numbers) for value in output.args[0]]
-    return _runner(steps, len(slots), plain, results)
-
-
-_Step: TypeAlias = tuple[Callable[..., Iterable[object]], list[int], list[int], list[int]]
-"""A function, and the places of its arguments, of its results, and of those that nobody needs after it."""
-
-
-def _runner(steps: Sequence[_Step], count: int, plain: list[object], results: list[int]) -> Callable[..., object]:
-    def run(*args: object) -> object:
-        values: list[object] = [*args, *[None] * (count - len(args)), *plain]
-        del args
-        for function, takes, gives, drops in steps:
-            arguments = [values[slot] for slot in takes]
-            for slot in drops:
-                values[slot] = None
-            for slot, value in zip(gives, function(*arguments)):
-                values[slot] = value
-            del arguments
-        return tuple([values[slot] for slot in results])
-
-    return run
+    return graph_steps.in_steps(region, steps, len(slots), plain, results)
 
 
 def _parts(gm: fx.GraphModule) -> list[tuple[bool, list[fx.Node]]]:
@@ -158,6 +121,8 @@ def _module(
         for held in node.all_input_nodes:
             if held.op == "get_attr" and held not in copies:
                 copies[held] = graph.node_copy(held)
-        copies[node] = graph.node_copy(node, copies.__getitem__)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), copies.__getitem__)
+        copies[node] = graph.create_node(node.op, node.target, args, kwargs)  # named as in a process that loads it
+        copies[node].meta = node.meta.copy()
     graph.output(tuple([copies[node] for node in gives]))
     return fx.GraphModule(gm, graph)
