@@ -67,3 +67,41 @@ def test_replaced_functions_are_captured_anew(tmp_path: Path, monkeypatch: pytes
             patched.setattr(owner, name, other)
             assert program.run()[0] != "hit", (name, other)  # the first is `main`; parts of it may be as before
     assert program.run()[-1] == "hit"
+
+
+OPERATORS = """
+import torch
+
+OP = torch.ops.argand_stored.composed
+
+PROGRAMS = {
+    "namespace": lambda x: torch.ops.argand_stored.composed(x.sin(), 2.0) + 1,
+    "overload": lambda x: OP.default(x, 2.0),
+    "mapped": lambda x: torch.vmap(lambda row: OP(row, 2.0))(x),
+    "shape": lambda x: x * OP(x, 0.0).shape[1],
+}
+
+def check(compile):
+    x = torch.randn(3, 4)
+    for name, fn in PROGRAMS.items():
+        torch.testing.assert_close(compile(fn)(x), fn(x), msg=name)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*performance drop")
+def test_operators_of_a_library_that_is_another(tmp_path: Path) -> None:
+    """They become what they are made of when they are traced, which may be in a file that nothing else tells of."""
+    program = Program(tmp_path, OPERATORS)
+    for shift in (3, 5):
+        library = torch.library.Library("argand_stored", "FRAGMENT")
+        library.define("composed(Tensor x, float y) -> Tensor")
+        library.impl("composed", functools.partial(_composed, shift), "CompositeImplicitAutograd")
+        try:
+            said = program.run()
+        finally:
+            library._destroy()
+        assert said == ["bypass"] * 4, program.reasons
+
+
+def _composed(shift: int, x: torch.Tensor, y: float) -> torch.Tensor:
+    return x * y + shift if y else x.new_ones(len(x), shift)

@@ -12,7 +12,7 @@ from argand.backends.targets import devices_in, target_of
 from argand.graph import compat
 from argand.graph.nodes import literals
 from argand.graph.nodes.program import AtenProgram
-from argand.graph.operators.collectives import OWN_OPERATIONS
+from argand.graph.operators.namespaces import OWN_OPERATIONS
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
 from argand.graph.trees import leaves

@@ -17,8 +17,6 @@ import torch
 from argand.graph.operators.registration import Operators
 
 NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
-OWN_OPERATIONS = frozenset({"aten", "argand", "prims", *NAMESPACES})
-"""Namespaces whose operations are what versions say they are. Others may change without a trace in the graph."""
 STARTS = frozenset((
     "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_reduce", "all_reduce_coalesced",
     "all_to_all_single", "broadcast", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",

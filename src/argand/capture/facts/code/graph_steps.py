@@ -8,14 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
-import torch
-from torch import fx
-
 from argand._core import _C
 from argand.capture.facts.code import skip
-from argand.graph import compat
-from argand.graph.nodes import codec
-from argand.graph.operators.collectives import OWN_OPERATIONS
 from argand.outcomes import store
 from argand.outcomes.resolver import module_of
 from argand.runtime.recipes import with_recipe
@@ -66,19 +60,7 @@ def in_steps(
 
     if store.STORE.collected is not None:  # what is saved is whole
         return run
-    return with_recipe(run, "in steps", lambda: (region, _of_torch(steps), count, tuple(plain), tuple(results)))
-
-
-def _of_torch(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps, whose graphs hold no operators of the program's: what these say of their results is asked anew."""
-    for forward, *_ in steps:
-        for module in forward.__self__.modules():  # type: ignore[attr-defined]
-            for target in compat.targets_of(module.graph) if isinstance(module, fx.GraphModule) else ():
-                packet = target.overloadpacket if isinstance(target, torch._ops.OpOverload) else target
-                known = not isinstance(packet, torch._ops.OpOverloadPacket)
-                if not known and packet._qualified_op_name.partition("::")[0] not in OWN_OPERATIONS:
-                    raise codec.NoText(f"the graph holds {target}", remedy="it is captured by each process")
-    return tuple(steps)
+    return with_recipe(run, "in steps", lambda: (region, tuple(steps), count, tuple(plain), tuple(results)))
 
 
 def stored_steps(
