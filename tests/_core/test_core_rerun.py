@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 import pytest
+import torch
 
 from argand._core import _C
 
@@ -121,6 +122,11 @@ def test_guards_of_frames_left_to_themselves_are_asked_each_64th_time_of_calls_t
     assert [run(-1.5, ())[0] for _ in range(64)] == [-1] * 62 + [1] * 2  # it looks as 1.5 does, and does not leave it
     assert [run(1.5, ()) for _ in range(3)] == [(-1, 2), (-1, 1), (-1, 1)]
     assert [run("", ())[1] for _ in range(3)] == [3, 0, 0]
+    x = torch.ones(())
+    _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
+    assert _C.learn_tensor_layout(True)
+    assert run(x, ())[0] == 1 and run(x, ())[1] > 0 and run(x, ()) == (-1, 0)
+    assert run(x.clone().requires_grad_(), ())[1] > 0  # it looks otherwise
 
 
 def test_frames_are_left_to_themselves_by_the_sizes_that_vary() -> None:

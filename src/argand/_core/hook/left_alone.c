@@ -22,8 +22,8 @@ mixed(uint64_t look, uint64_t more)
     return look ^ look >> 29;
 }
 
-/* What tells two calls apart at first sight: how large tensors are, which integers and other objects there are; of floats and
- * strings only that they are. */
+/* What tells two calls apart at first sight: how large tensors are and whether gradients are recorded, which integers and
+ * other objects there are; of floats and strings only that they are. */
 static uint64_t
 look_at(uint64_t look, PyObject *obj, int *left)
 {
@@ -36,7 +36,7 @@ look_at(uint64_t look, PyObject *obj, int *left)
         if (!tensor_layout_read(obj, &fields)) {
             return mixed(look, 2);
         }
-        look = mixed(look, (uintptr_t)type ^ (uint64_t)fields.ndim);
+        look = mixed(look, (uintptr_t)type ^ (uint64_t)(fields.ndim << 2 | (fields.requires_grad & 3)));
         for (int i = 0; i < fields.ndim; i++) {
             look = mixed(look, (uint64_t)fields.sizes[i]);
         }
