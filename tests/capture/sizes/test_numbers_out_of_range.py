@@ -84,6 +84,12 @@ def test_of_equal_numbers_the_first_is_chosen(name: str) -> None:
         assert repr(compiled(x, a, b)) == repr(choose(x, a, b))
 
 
+def put(x: torch.Tensor, n: int) -> torch.Tensor:
+    y = x + 1
+    y[:1] = math.erf(n * 0.5)
+    return y
+
+
 FROM_NUMBERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "tensor": lambda x, n: torch.tensor([2, n], dtype=torch.float32),
     "scalar": lambda x, n: torch.tensor(float(n)),
@@ -100,6 +106,14 @@ def test_tensors_of_numbers_that_their_dtype_rounds(name: str) -> None:
     make, x = FROM_NUMBERS[name], torch.zeros(2)
     compiled = argand.compile(make, backend="native", dynamic=True)
     for number in (1 << 40, 77, 1 << 41, 5, 2, 3):
+        assert torch.equal(compiled(x, number), make(x, number))
+
+
+@pytest.mark.parametrize("name", ["flat", "part"])
+def test_numbers_that_are_flat_in_all_traces(name: str) -> None:
+    make, x = {**FROM_NUMBERS, "part": put}[name], torch.zeros(2)
+    compiled = argand.compile(make, backend="aot_eager", dynamic=True)
+    for number in (5, 3, 2):
         assert torch.equal(compiled(x, number), make(x, number))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -64,11 +65,17 @@ _FROM_NUMBERS: Final = frozenset((torch.tensor, torch.as_tensor, torch.asarray, 
 
 def rounds(table: SymbolTable, node: fx.Node, assignments: Sequence[Mapping[Sym, Any]]) -> bool:
     """Whether an operation makes a tensor of a number that varies, which its dtype rounds, or a function that is flat
-    there, to one constant in all traces."""
-    if node.target not in _FROM_NUMBERS:
+    there, to one constant in all traces; what is put into a part of a tensor becomes one."""
+    if node.target is operator.setitem:
+        parts, inputs = node.args[0], [each for each in node.args[2:] if isinstance(each, fx.Node)]
+    elif node.target in _FROM_NUMBERS:
+        parts, inputs = node, node.all_input_nodes
+    else:
         return False
-    dtype = node.meta["example_value"].dtype
-    given = [one.meta["expr"] for one in node.all_input_nodes if "expr" in one.meta]
+    given = [one.meta["expr"] for one in inputs if "expr" in one.meta]
+    if not given or not isinstance(parts, fx.Node):
+        return False
+    dtype = parts.meta["example_value"].dtype
     columns = ([float(table.evaluate(expr, row)) for row in assignments] for expr in given)
     return any(
         len({*torch.tensor(column, dtype=torch.float64, device="cpu").to(dtype).tolist()}) == 1 for column in columns
