@@ -117,6 +117,17 @@ def test_numbers_that_are_flat_in_all_traces(name: str) -> None:
         assert torch.equal(compiled(x, number), make(x, number))
 
 
+def test_infinities_among_what_is_computed() -> None:
+    """Numbers that a call returns are computed by a text, in which infinities have names."""
+
+    def compute(x: torch.Tensor, a: int) -> tuple[torch.Tensor, float]:
+        return x + a, 1.5 - math.erf(a) / math.inf
+
+    compiled = argand.compile(compute, backend="eager", dynamic=True)
+    for number in (2, 3, 7):
+        assert repr(compiled(torch.ones(1), number)) == repr(compute(torch.ones(1), number))
+
+
 OF_DTYPES: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "full": lambda x, a: torch.full((2,), a),
     "half": lambda x, a: torch.full((2,), a, dtype=torch.float16),

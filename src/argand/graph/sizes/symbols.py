@@ -76,7 +76,8 @@ BOUNDED: dict[str, float] = {
 def number_function(text: str) -> Callable[..., Any]:
     """The function that a lambda's text makes, in which `FUNCTIONS` have names that begin with an underscore."""
     code = compile(text, "<argand number>", "eval")  # a name that capture skips
-    function: Callable[..., Any] = eval(code, {f"_{name}": fn for name, fn in FUNCTIONS.items()})
+    names: dict[str, Any] = {f"_{name}": fn for name, fn in FUNCTIONS.items()}
+    function: Callable[..., Any] = eval(code, {**names, "inf": math.inf, "nan": math.nan})  # as repr() writes them
     return function
 
 
