@@ -192,3 +192,29 @@ def test_questions_for_sizes_in_other_orders(f):
     for shape, k in ORDERS[f]:
         x = torch.rand(shape)
         assert compiled(x, k)[1] == f(x, k)[1]
+
+
+COUNTED = {
+    "slice": lambda a, b, c: torch.zeros(40)[a // 2 : b : c * c].shape[0],
+    "arange": lambda a, b, c: torch.arange(a // 2, b, c * c).shape[0],
+    "down": lambda a, b, c: torch.arange(b, a // 2, step=-c * c).shape[0],
+    "unfold": lambda a, b, c: torch.zeros(40)[:b].unfold(0, a // 8 + 1, c * c).shape[0],
+}
+PAIRS = [((17, 10, 18), (13, 6, 14)), ((11, 11, 20), (6, 14, 3)), ((4, 8, 20), (7, 15, 3)), ((8, 3, 14), (20, 2, 2))]
+
+
+def outcome(count, *numbers):
+    try:
+        return count(*numbers)
+    except RuntimeError:
+        return "raised"
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_how_many_steps_there_are(name):
+    """All probes may take one step: that says nothing of other numbers."""
+    for pair in PAIRS:
+        argand.reset()
+        compiled = argand.compile(COUNTED[name], backend="eager", dynamic=True)
+        for numbers in pair:
+            assert outcome(compiled, *numbers) == outcome(COUNTED[name], *numbers)

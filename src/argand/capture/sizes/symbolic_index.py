@@ -12,8 +12,10 @@ import torch
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import Dynamics, GraphBuilder
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicNumber
-from argand.capture.sizes.symbolic_tensors import dim_number
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicInt, SymbolicNumber
+from argand.capture.sizes.symbolic_tensors import PROBED, dim_number
+from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.relations import Relation
 
 
 def guard_index(builder: GraphBuilder, tensor: Any, index: object) -> None:
@@ -59,6 +61,8 @@ def guard_part(builder: GraphBuilder, name: str, args: Args, kwargs: Kwargs) -> 
     Raises:
         Restart: the probes do not.
     """
+    if name in ("arange", "range"):
+        _guard_range(builder, name, args, kwargs)
     names = _PARTS.get(name)
     info = builder.tensors.get(id(args[0])) if args else None
     if names is None or info is None or builder.dynamics is None:
@@ -70,11 +74,30 @@ def guard_part(builder: GraphBuilder, name: str, args: Args, kwargs: Kwargs) -> 
         return
     size = dim_number(builder, info, dim % rank)
     first, count = given.get("start", given.get("index", 0)), given.get("length", given.get("size", 1))
-    if not all(type(part) is int or type(part) in SYMBOLIC for part in (first, count)):
+    step = given.get("step", 1)
+    if not all(type(part) is int or type(part) in SYMBOLIC for part in (first, count, step)):
         return
-    if any(type(part) in SYMBOLIC for part in (size, first, count)):
+    if any(type(part) in SYMBOLIC for part in (size, first, count, step)):
         begin = first + size if first < 0 else first
-        _ = begin >= 0, begin + count <= size
+        if begin >= 0 and begin + count <= size and name == "unfold" and step > 0:
+            _guard_count(builder.dynamics, count, size + 1, step)
+
+
+def _guard_range(builder: GraphBuilder, name: str, args: Args, kwargs: Kwargs) -> None:
+    """Guard how many whole numbers `arange` gives, or `range`, to which the end belongs."""
+    names = ("end",) if len(args) == 1 else ("start", "end", "step")
+    given = {"start": 0, "step": 1, **dict(zip(names, args)), **kwargs}
+    dynamics = builder.dynamics
+    if dynamics is None or "end" not in given:
+        return
+    low, high, step = parts = [given[part] for part in ("start", "end", "step")]
+    if not all(type(part) is int or type(part) is SymbolicInt for part in parts):
+        return
+    if any(type(part) is SymbolicInt and _is_on_data(dynamics, part) for part in parts) or step == 0:
+        return
+    if low <= high if step > 0 else low >= high:
+        last = 0 if name == "arange" else 1 if step > 0 else -1
+        _guard_count(dynamics, low, high + last, step)
 
 
 _PARTS = {"select": ("dim", "index"), "narrow": ("dim", "start", "length"), "unfold": ("dimension", "size", "step")}
@@ -97,8 +120,18 @@ def _guard_slice(dynamics: Dynamics, item: slice, size: Any) -> None:
         return
     low = 0 if start is None else _clamped(start, size)
     high = size if stop is None else _clamped(stop, size)
-    if low <= high and type(step) in SYMBOLIC:
-        _ = (high - low + step - 1) // step  # the size, by which others are known
+    if low <= high:
+        _guard_count(dynamics, low, high, 1 if step is None else step)
+
+
+def _guard_count(dynamics: Dynamics, low: int, high: int, step: int) -> None:
+    """Guard that so many steps are as many as probes say, where that is another formula (one size at all of them)."""
+    count: object = (high - low + step - 1) // step if step > 0 else (low - high - step - 1) // -step
+    if type(count) is SymbolicInt and isinstance(count.expr, Expr) and not _is_on_data(dynamics, count):
+        at = (0, *PROBED)
+        fitted = dynamics.table.fit([dynamics.table.vector(count.expr)[place] for place in at], at=at)
+        if fitted is not None and fitted != count.expr:
+            dynamics.require(Relation("eq", count.expr, fitted))
 
 
 def _is_on_data(dynamics: Dynamics, number: SymbolicNumber) -> bool:
