@@ -1,4 +1,4 @@
-"""Values of programs that are described though no module has them under a name: numbers that vary, named tuples,
+"""Values of programs that are described though no module has them under a name: numbers that vary, numpy's numbers, named tuples,
 methods of classes that a function makes, torch's namespaces of operators."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 
 import argand
@@ -63,12 +64,17 @@ def grown(compile):
 def arrays(compile):
     return compile(lambda x: torch.from_numpy(numpy.sin(x.numpy()) + numpy.mean(x.numpy())))(torch.ones(3))
 
+SCALE, SHIFT = numpy.int64(3), numpy.float32(0.5)
+
+def scalars(compile):
+    return compile(lambda x: (x * SCALE + SHIFT).expand(SCALE - 1, 3))(torch.ones(3))
+
 WHAT = "counting"
 
 def check(compile):
     torch.testing.assert_close(globals()[WHAT](compile), globals()[WHAT](lambda fn: fn))
 """
-KINDS = ("counting", "named", "of_class", "namespaces", "grown", "arrays")
+KINDS = ("counting", "named", "of_class", "namespaces", "grown", "arrays", "scalars")
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +117,19 @@ def test_another_named_tuple_is_captured_anew(program: Program, change: Callable
         change(module)
 
     assert "hit" not in program.run(both)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("SCALE", numpy.int64(4)), ("SCALE", numpy.int32(3)), ("SHIFT", numpy.float32(-0.0))]
+)
+def test_another_number_of_numpy_is_captured_anew(program: Program, name: str, value: object) -> None:
+    program.run(asking("scalars"))
+
+    def scalars(module: ModuleType) -> None:
+        asking("scalars")(module)
+        setattr(module, name, value)
+
+    assert "hit" not in program.run(scalars)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,10 @@ _HOMES: Final = (
 _MEMOIZED: Final = type(functools.lru_cache(lambda: None))
 _OF_NUMPY: Final = ("numpy.ufunc", "numpy._ArrayFunctionDispatcher")
 """Classes of numpy's functions."""
+_NUMBERS_OF_NUMPY: Final = frozenset((
+    "bool", "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+    "float64", "complex64", "complex128",
+))  # fmt: skip
 _DEPTH: Final = 4
 _LOCATED: Final = frozenset((
     "torch", "modules", "globals", "globals of", "frame globals", "module", "member", "operator", "path", "raw", "held",
@@ -195,6 +199,10 @@ class Describer:
             return ("torch", str(obj).removeprefix("torch."))
         if cls is torch.device:
             return ("device", obj.type, obj.index, _about(obj))
+        name = fingerprints.qualname_of(cls)
+        if name in _NUMBERS_OF_NUMPY and vars(sys.modules.get("numpy", types)).get(name) is cls:
+            self.checks.modules.add("numpy.version")
+            return ("number of numpy", name, obj.tobytes())
         if cls in (slice, range):
             return (cls.__name__, tuple([self.row(part) for part in (obj.start, obj.stop, obj.step)]))
         if cls is dict:

@@ -251,6 +251,11 @@ def _place(resolver: Resolver, node: int, what: str) -> Any:
     return type(value) if what == "class" else value
 
 
+def _number_of_numpy(_: Resolver, name: str, data: bytes) -> Any:
+    numpy = sys.modules["numpy"]
+    return numpy.frombuffer(data, vars(numpy)[name])[0]
+
+
 def _partial(resolver: Resolver, fn: int, args: Sequence[int], keywords: Sequence[tuple[str, int]]) -> Any:
     named = {name: resolver.object(number) for name, number in keywords}
     return functools.partial(resolver.object(fn), *resolver.objects(args), **named)
@@ -355,6 +360,7 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "slice": lambda to, parts: slice(*to.objects(parts)),
     "range": lambda to, parts: range(*to.objects(parts)),
     "torch": lambda _, name: getattr(torch, name),
+    "number of numpy": _number_of_numpy,
     "device": _device,
     "modules": lambda _: sys.modules,
     "globals": lambda to, name: vars(_module(to, name)),
