@@ -218,3 +218,16 @@ def test_how_many_steps_there_are(name):
         compiled = argand.compile(COUNTED[name], backend="eager", dynamic=True)
         for numbers in pair:
             assert outcome(compiled, *numbers) == outcome(COUNTED[name], *numbers)
+
+
+def test_halves_of_differences():
+    """What is halved may be odd and even, where it is a difference of two sizes, too."""
+
+    def halved(x, a, b):
+        return torch.fft.irfft(torch.fft.rfft(x[: b - a])).shape[0]
+
+    for pair in ((7, 21), (8, 15)), ((5, 9), (1, 6)), ((2, 9), (4, 18)), ((3, 18), (6, 12)):
+        argand.reset()
+        compiled = argand.compile(halved, backend="eager", dynamic=True)
+        for a, b in pair:
+            assert compiled(torch.zeros(30), a, b) == halved(torch.zeros(30), a, b)

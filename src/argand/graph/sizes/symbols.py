@@ -34,6 +34,9 @@ ROUGH = (0, *range(1 + CONGRUENT, 1 + PROBES))
 """The hints and the rough probes, among all assignments: they are compared."""
 LIMITS = (1 << 15, 1 << 11, 1 << 8, 1 << 5)
 """Probes stay below the first, or four times the hint; below the next ones where their product is too large."""
+_RESIDUES = ((1, 2), (2, 1), (1, 11))
+"""How far those of a symbol's rough probes are from the hint's: neither those of sums nor of differences of two symbols
+are equal, modulo small numbers."""
 _SPREAD = 5040  # divisible by everything up to 10
 _TRIES = 400
 _ENOUGH = 2
@@ -462,9 +465,9 @@ def _candidates(
             for turn in range(12):
                 yield from _within(hint + step * (1 + (2 * number + index + turn) % 7 + turn // 7), low, top)
             yield from _within(hint - step * (1 + index), low, top)
-    residue = index - CONGRUENT + 1
+    residue = _RESIDUES[number % len(_RESIDUES)][index - CONGRUENT] if index >= CONGRUENT else index - CONGRUENT + 1
     room = max((top - hint) // modulus, 0)
-    # residues h, h + 1, h + 2: not all equal modulo any number up to 8, nor its multiples
+    # residues h, h + 1, h + 2, say: not all equal modulo any number up to 8, nor its multiples
     spread = next((spread for spread in (840, 12) if spread * 12 < room), 1)
     places = next((prime for prime in _PLACES if (prime + 1) * spread <= room), 1)
     for turn in range(_TRIES):
