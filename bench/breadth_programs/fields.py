@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .entering import program
+from .further import of_volumes
 
 
 @program("E(n) graph", lambda: (torch.randn(8, 40, 32), torch.randn(8, 40, 3)))
@@ -283,22 +284,11 @@ class MC(nn.Module):
 class UNet3(nn.Module):
     def __init__(self, c=16):
         super().__init__()
-
-        def u(a, b):
-            return nn.Sequential(
-                nn.Conv3d(a, b, 3, padding=1),
-                nn.InstanceNorm3d(b, affine=True),
-                nn.LeakyReLU(0.01),
-                nn.Conv3d(b, b, 3, padding=1),
-                nn.InstanceNorm3d(b, affine=True),
-                nn.LeakyReLU(0.01),
-            )
-
-        self.a, self.b, self.m = u(1, c), u(c, 2 * c), u(2 * c, 4 * c)
+        self.a, self.b, self.m = of_volumes(1, c), of_volumes(c, 2 * c), of_volumes(2 * c, 4 * c)
         self.ub = nn.ConvTranspose3d(4 * c, 2 * c, 2, 2)
-        self.db = u(4 * c, 2 * c)
+        self.db = of_volumes(4 * c, 2 * c)
         self.ua = nn.ConvTranspose3d(2 * c, c, 2, 2)
-        self.da = u(2 * c, c)
+        self.da = of_volumes(2 * c, c)
         self.o = nn.Conv3d(c, 3, 1)
 
     def forward(self, x):

@@ -117,26 +117,27 @@ class Mamba2SSD(nn.Module):
         return x
 
 
+def of_volumes(ins: int, outs: int) -> nn.Sequential:
+    """Two convolutions of volumes, each normalized."""
+    return nn.Sequential(
+        nn.Conv3d(ins, outs, 3, padding=1),
+        nn.InstanceNorm3d(outs, affine=True),
+        nn.LeakyReLU(0.01),
+        nn.Conv3d(outs, outs, 3, padding=1),
+        nn.InstanceNorm3d(outs, affine=True),
+        nn.LeakyReLU(0.01),
+    )
+
+
 @program("3D U-Net", lambda: (torch.randn(1, 2, 32, 32, 32),))
 class UNet3D(nn.Module):
     """A U-Net of volumes."""
 
     def __init__(self, w=16):
         super().__init__()
-
-        def b(i, o):
-            return nn.Sequential(
-                nn.Conv3d(i, o, 3, padding=1),
-                nn.InstanceNorm3d(o, affine=True),
-                nn.LeakyReLU(0.01),
-                nn.Conv3d(o, o, 3, padding=1),
-                nn.InstanceNorm3d(o, affine=True),
-                nn.LeakyReLU(0.01),
-            )
-
-        self.a, self.b, self.c = b(2, w), b(w, 2 * w), b(2 * w, 4 * w)
+        self.a, self.b, self.c = of_volumes(2, w), of_volumes(w, 2 * w), of_volumes(2 * w, 4 * w)
         self.u2, self.u1 = nn.ConvTranspose3d(4 * w, 2 * w, 2, 2), nn.ConvTranspose3d(2 * w, w, 2, 2)
-        self.d2, self.d1, self.o = b(4 * w, 2 * w), b(2 * w, w), nn.Conv3d(w, 3, 1)
+        self.d2, self.d1, self.o = of_volumes(4 * w, 2 * w), of_volumes(2 * w, w), nn.Conv3d(w, 3, 1)
 
     def forward(self, x):
         a = self.a(x)
