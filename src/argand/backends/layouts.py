@@ -179,8 +179,8 @@ def _has_choice(node: fx.Node) -> bool:
 
 
 def _is_product(node: fx.Node) -> bool:
-    """Whether ATen computes it, on a CPU, as a product of matrices: with the channels innermost it lays the weight out in
-    each call, into memory that may be new each time (a small ResNet ran at 0.6 of eager's speed so)."""
+    """Whether ATen computes it, on a CPU, as a product of matrices: with the channels innermost it lays the weight out
+    in each call, into memory that may be new each time (a small ResNet ran at 0.6 of eager's speed so)."""
     _, x, weight = _operands(node)
     stride, _, dilation, transposed, _, groups = node.args[3:9] if _is_forward(node) else node.args[4:10]
     if node.meta["device"].type != "cpu" or x.dtype is not torch.float32 or transposed or x.dim() != 4:
