@@ -28,7 +28,7 @@ from argand.backends import slow_kernels
 from argand.backends.small_graphs import left_to_eager, small_graph
 from argand.config import config
 from argand.graph import compat, profiler_compat
-from argand.graph.metadata.strides import lies_densely
+from argand.graph.metadata.strides import elements_spanned, lies_densely
 from argand.graph.nodes.devices import devices_of
 from argand.graph.nodes.module_text import lazy_forward
 from argand.graph.nodes.program import AtenProgram
@@ -188,7 +188,9 @@ class Contest:
             return False
         if any(type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_inference() for tensor in tensors):
             return False
-        if any(tensor.layout is not torch.strided or _span(tensor) > _MOST_ELEMENTS for tensor in tensors):
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            return False
+        if any(elements_spanned(tensor.shape, tensor.stride()) > _MOST_ELEMENTS for tensor in tensors):
             return False
         places = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
         return len(set(places)) == len(places)
@@ -317,10 +319,6 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
     once = tensor.detach()[tuple([slice(None if stride else 1) for stride in tensor.stride()])]  # not what is expanded
     copy = torch.empty_strided(once.shape, once.stride(), dtype=once.dtype).copy_(once)
     return copy.as_strided(tensor.shape, tensor.stride()).requires_grad_(tensor.requires_grad)
-
-
-def _span(tensor: torch.Tensor) -> int:
-    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _elements(inputs: Sequence[Any]) -> int:

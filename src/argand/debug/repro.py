@@ -33,6 +33,7 @@ from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
 from argand.errors import ConfigError
+from argand.graph.metadata.strides import elements_spanned
 
 __all__ = ["AccuracyError", "load", "minify_main", "minify_to_directory", "rand_strided", "run_repro"]
 
@@ -49,7 +50,7 @@ def rand_strided(
     requires_grad: bool = False,
 ) -> torch.Tensor:
     """A random tensor of the given layout; integers are 0 or 1, which are valid as indices of most things."""
-    count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
+    count = elements_spanned(size, stride)
     if dtype.is_floating_point or dtype.is_complex:
         flat = torch.randn(count, dtype=torch.complex64 if dtype.is_complex else torch.float32).to(dtype)
     else:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from argand.debug import gpus
+from argand.graph.metadata.strides import elements_spanned
 
 _FRESH = 0xBE  # what is read without having been written is then 12.08, not by chance what is expected
 _M_PERTURB = -6
@@ -55,7 +56,7 @@ def clone_strided(value: torch.Tensor, device: torch.device | None = None) -> to
     if plain.layout is not torch.strided or plain.device.type == "meta" or not plain.numel():
         copied = plain.clone() if device is None else plain.clone().to(device)
     else:
-        extent = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride()))
+        extent = elements_spanned(plain.shape, plain.stride())
         copied = plain.new_empty(extent, device=device).as_strided(plain.shape, plain.stride())
         fill(copied, plain)
     if isinstance(value, torch.nn.Parameter):

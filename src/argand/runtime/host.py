@@ -18,6 +18,7 @@ import torch
 from argand.config import config
 from argand.errors import InternalError
 from argand.graph.compat import cpu_allocator
+from argand.graph.metadata.strides import elements_spanned
 from argand.runtime.arena import Arena, arena_pool
 from argand.runtime.kernels import background_libraries
 from argand.runtime.launch import make_kernel
@@ -200,7 +201,7 @@ def rand_strided(
     size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: str = "cpu"
 ) -> torch.Tensor:
     """A random tensor of the given layout, for running a host module by itself."""
-    count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
+    count = elements_spanned(size, stride)
     if dtype.is_floating_point or dtype.is_complex:
         flat = torch.randn(count, dtype=torch.float32, device="cpu").to(dtype)
     elif dtype is torch.bool:

@@ -11,6 +11,7 @@ import torch
 from argand.graph.metadata import layouts
 from argand.graph.metadata.metas import Many, infer
 from argand.graph.metadata.specs import SpecTable
+from argand.graph.metadata.strides import elements_spanned
 
 aten = torch.ops.aten
 BATCHES: list[tuple[int, ...]] = [(), (2, 3), (1,), (0,)]
@@ -90,3 +91,17 @@ def _check(op: Any, *args: Any) -> None:
     inferred, real = infer(table, op, tuple(specs), {}), op(*args)
     known, results = (inferred.items, real) if isinstance(inferred, Many) else ([inferred], [real])
     assert [(spec.size, spec.stride, spec.dtype) for spec in known] == described(results), (op, args)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "count"),
+    [((), (), 1), ((3,), (1,), 3), ((2, 3), (0, 4), 9), ((2, 2), (10, 3), 14), ((2, 0), (1, 1), 0), ((1,), (7,), 1)],
+)
+def test_elements_spanned_are_the_fewest_a_memory_may_have(
+    size: tuple[int, ...], stride: tuple[int, ...], count: int
+) -> None:
+    assert elements_spanned(size, stride) == count
+    torch.zeros(count).as_strided(size, stride)
+    if count > 1:
+        with pytest.raises(RuntimeError, match="storage"):
+            torch.zeros(count - 1).as_strided(size, stride)

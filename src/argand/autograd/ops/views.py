@@ -12,7 +12,7 @@ from argand.autograd.ops.special import lift_literal
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
-from argand.graph.metadata.strides import is_dense
+from argand.graph.metadata.strides import elements_spanned, is_dense
 from argand.graph.nodes.meta import viewed
 
 aten = torch.ops.aten
@@ -84,7 +84,7 @@ def trace_as_strided(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs:
     if spec.dtype is not source.value.spec.dtype or any(s.conj or s.neg for s in (spec, source.value.spec)):
         raise AutogradError("as_strided of a tensor that views another dtype, or negates or conjugates what it views")
     start = offset - spec.offset
-    reach = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if 0 not in size else 0
+    reach = elements_spanned(size, stride)
     if not is_dense(spec.size, spec.stride) or start < 0 or start + reach > max(root.spec.meta.numel(), 0):
         raise AutogradError("as_strided reaches memory outside the tensor that owns it in this graph")
     own, first = source.value.spec, offset - source.value.spec.offset

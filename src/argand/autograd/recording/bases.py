@@ -15,6 +15,7 @@ import torch
 from argand.autograd.recording.values import TraceTensor, Value
 from argand.errors import AutogradError
 from argand.graph import compat
+from argand.graph.metadata.strides import elements_spanned
 from argand.graph.nodes.program import BaseSpec
 from argand.graph.version_counters import refuses_writes
 from argand.quick_dataclasses import dataclass
@@ -151,9 +152,9 @@ def _covering(tensors: list[torch.Tensor]) -> Group:
         if not tensor.numel():  # it may begin behind the memory's end
             continue
         begin = int(tensor.storage_offset())
-        last = begin + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+        end = begin + elements_spanned(tensor.shape, tensor.stride())
         low = begin if low is None else min(low, begin)
-        high, elements = max(high, last + 1), elements + tensor.numel()
+        high, elements = max(high, end), elements + tensor.numel()
     low = low or 0
     length = max(high - low, 0)
     if length > _MOST_GAPS * elements + 1024:

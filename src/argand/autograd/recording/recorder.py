@@ -20,7 +20,7 @@ from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata import metas
 from argand.graph.metadata.specs import Spec, SpecTable, settings, table_for_program
-from argand.graph.metadata.strides import dense_strides, is_dense, memory_order, overlaps
+from argand.graph.metadata.strides import dense_strides, elements_spanned, is_dense, memory_order, overlaps
 from argand.graph.origin import NodeOrigin
 
 aten = torch.ops.aten
@@ -145,7 +145,7 @@ class Recorder(compat.DispatchMode):
         spec = root.value.spec
         flat = self.one(aten.permute.default, root, list(memory_order(spec.size, spec.stride)))
         flat = self.one(aten.view.default, flat, [math.prod(spec.size)])
-        reach = 1 + sum((n - 1) * step for n, step in zip(size, stride))
+        reach = elements_spanned(size, stride)
         part = self.one(aten.slice.Tensor, flat, 0, start, start + reach)
         for dim, (n, step) in enumerate(zip(size, stride)):
             reach -= (n - 1) * step

@@ -11,6 +11,7 @@ from argand import errors
 from argand.capture.arrays import array_tables as tables
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.values.array_value import Traced
+from argand.graph.metadata.strides import elements_spanned
 from argand.graph.trees import mapped
 
 REFUSED = "call of numpy"
@@ -41,7 +42,7 @@ def dummy(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Array) -> obj
     """An array of made-up values: small ones, such that integers can be indices."""
     if 0 in shape:
         return numpy.lib.stride_tricks.as_strided(numpy.zeros(1, dtype), shape, strides)
-    count = 1 + sum((size - 1) * step for size, step in zip(shape, strides)) // dtype.itemsize
+    count = 1 + (elements_spanned(shape, strides) - 1) // dtype.itemsize
     if count * dtype.itemsize > tables.LARGEST_BYTES:
         raise refusal("array", "it is very large")
     cycle = numpy.arange(count) % (5 if dtype.kind in "fc" else 2)
@@ -140,11 +141,9 @@ def _span(value: Array) -> tuple[int, int]:
             start = value.data_ptr()
             if not start:
                 return 0, 0
-            reach = sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
-            return start, start + (reach + 1) * value.element_size() if value.numel() else start
+            return start, start + elements_spanned(value.shape, value.stride()) * value.element_size()
     start = int(value.__array_interface__["data"][0])
-    reach = sum((size - 1) * step for size, step in zip(value.shape, value.strides))  # none is negative
-    return start, start + reach + value.itemsize if value.size else start
+    return start, start + elements_spanned(value.shape, value.strides) - 1 + value.itemsize if value.size else start
 
 
 def layout_of(array: Array) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from argand.capture.facts.handlers import Function
 from argand.capture.metadata.rules import RULES, Misfit, Unknown, tensor
+from argand.graph.metadata.strides import elements_spanned
 
 
 def _same(source: torch.Tensor, part: torch.Tensor) -> None:
@@ -48,10 +49,10 @@ def _as_strided(x: object, size: Sequence[int], stride: Sequence[int], storage_o
     given = tensor(x)
     with torch._C.DisableTorchFunction():
         first = given.storage_offset() if storage_offset is None else storage_offset
-        last = first + sum((n - 1) * step for n, step in zip(size, stride))
+        end = first + elements_spanned(size, stride)
         memory = given.untyped_storage().nbytes()
-    if 0 not in size and (last + 1) * given.itemsize > memory:  # of an input, no more is sure than its elements
-        raise Misfit(f"elements up to number {last} of {memory // given.itemsize} in memory")
+    if 0 not in size and end * given.itemsize > memory:  # of an input, no more is sure than its elements
+        raise Misfit(f"elements up to number {end - 1} of {memory // given.itemsize} in memory")
 
 
 def _class_loss(x: object, target: torch.Tensor, *args: object, **kwargs: object) -> None:

@@ -30,6 +30,7 @@ from argand._core.calls import capture_off
 from argand.config import config
 from argand.debug.frame_records.record_reader import FORMAT, SEAL, seal
 from argand.events import Event, bus
+from argand.graph.metadata.strides import elements_spanned
 from argand.quick_dataclasses import dataclass
 
 _DEPTH, _ITEMS = 24, 20_000
@@ -118,7 +119,7 @@ class _Writer:
         plain = value.detach()
         if plain.layout is not torch.strided or plain.is_quantized or plain.device.type == "meta":
             return self._missing(value, where, f"{plain.layout} tensor")
-        extent = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride())) if plain.numel() else 0
+        extent = elements_spanned(plain.shape, plain.stride())
         size = extent * plain.element_size()
         name = ""
         if size <= self.left:

@@ -11,6 +11,7 @@ from typing import Any
 
 from argand import files
 from argand.errors import ArgandError
+from argand.graph.metadata.strides import elements_spanned
 
 _MAX_DEPTH, _MAX_VALUES = 120, 4_000_000
 MAX_RANDOM = 4 << 30  # bytes of all tensors whose data was not kept
@@ -142,8 +143,7 @@ def _layout(data: list[Any]) -> None:
     count = 1
     for n in size:
         count *= n
-    last = sum((n - 1) * s for n, s in zip(size, stride)) if count else -1
-    if count > 1 << 48 or last >= extent:
+    if count > 1 << 48 or elements_spanned(size, stride) > extent:
         raise malformed("a tensor reaches beyond its memory")
 
 

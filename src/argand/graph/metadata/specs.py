@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from argand.graph import compat
+from argand.graph.metadata.strides import elements_spanned
 from argand.graph.nodes.program import TensorSpec
 
 _CPU: Final = torch.device("cpu")
@@ -120,8 +121,9 @@ def strided_meta(size: tuple[int, ...], stride: tuple[int, ...], offset: int, dt
     """A meta tensor with this metadata, in a storage of its own that is large enough."""
     if not offset:
         return torch.empty_strided(size, stride, dtype=dtype, device="meta")
-    extent = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if 0 not in size else 0
-    return torch.empty(offset + extent, dtype=dtype, device="meta").as_strided(size, stride, offset)
+    return torch.empty(offset + elements_spanned(size, stride), dtype=dtype, device="meta").as_strided(
+        size, stride, offset
+    )
 
 
 def _fresh(meta: torch.Tensor, offset: int) -> torch.Tensor:

@@ -139,6 +139,17 @@ def overlaps(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     return False
 
 
+def elements_spanned(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of memory from a tensor's first to its last, both counted; none where it is empty.
+
+    Arguments:
+        size: of each dimension.
+        stride: of each dimension, none negative; in elements (of a numpy array in bytes: then the result is the number
+            of the last element's first byte, counted from 1).
+    """
+    return 1 + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else 0
+
+
 def meet(one: Sequence[tuple[int, int]], two: Sequence[tuple[int, int]], distance: int) -> bool:
     """Whether two tensors of (size, stride) by dimension, the second so far behind the first, may share an element."""
     if any(not size for size, _ in (*one, *two)):

@@ -22,7 +22,7 @@ from argand.capture.metadata import metadata
 from argand.capture.torch_functions import modes
 from argand.capture.torch_functions.higher_order import subgraphs
 from argand.graph import compat, histories
-from argand.graph.metadata.strides import contiguous_strides
+from argand.graph.metadata.strides import contiguous_strides, elements_spanned
 from argand.graph.trees import mapped
 from argand.quick_dataclasses import dataclass
 
@@ -296,17 +296,17 @@ def _refuse_shared(gradients: list[torch.Tensor], values: Iterable[object]) -> N
             raise refused("A gradient is sparse.", "backward()")
         if not gradient.numel():
             continue
-        first, last = _span(gradient)
+        first, end = _span(gradient)
         taken = spans.setdefault(compat.storage_address(gradient), [])
-        if any(a <= last and first <= b for a, b in taken):
+        if any(a < end and first < b for a, b in taken):
             raise refused("A gradient shares memory with another tensor.", "backward()")
-        taken.append((first, last))
+        taken.append((first, end))
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first and the last element of a tensor in its storage."""
+    """The first element of a tensor in its storage, and the one behind its last."""
     first = tensor.storage_offset()
-    return first, first + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return first, first + elements_spanned(tensor.shape, tensor.stride())
 
 
 _INPUTS = frozenset(("placeholder", "get_attr"))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from argand.graph import compat
-from argand.graph.metadata.strides import lies_densely
+from argand.graph.metadata.strides import elements_spanned, lies_densely
 from argand.graph.operators.random_ops import draw_seed
 from argand.quick_dataclasses import dataclass
 
@@ -64,8 +64,7 @@ class Copied:
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """The memory from the first to the last element of `tensor`."""
-    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
-    return tensor.as_strided((extent,), (1,))
+    return tensor.as_strided((elements_spanned(tensor.shape, tensor.stride()),), (1,))
 
 
 @dataclass(frozen=True, slots=True)

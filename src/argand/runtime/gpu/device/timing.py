@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from argand.graph.metadata.strides import elements_spanned
 from argand.runtime.kernels.calm import Watch, is_known
 
 ROUNDS = 5
@@ -31,7 +32,7 @@ def random_tensor(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
 
     They are some thousands, again and again: drawing one takes as long as ten multiplications.
     """
-    count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
+    count = elements_spanned(size, stride)
     if not dtype.is_floating_point:
         return torch.zeros(count, dtype=dtype, device=device).as_strided(tuple(size), tuple(stride))
     generator = torch.Generator(device)

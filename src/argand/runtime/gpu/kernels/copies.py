@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from argand.graph.metadata.strides import elements_spanned
 from argand.runtime.gpu.kernels.spec import LaunchSpec
 from argand.runtime.profile import Kernel
 
@@ -46,6 +47,6 @@ class OnAlignedCopies:
         """The tensor, or a copy of its memory, from its first to its last element."""
         if tensor.data_ptr() % self.alignment == 0 or not tensor.numel():
             return tensor
-        extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+        extent = elements_spanned(tensor.shape, tensor.stride())
         flat = tensor.detach().as_strided((extent,), (1,)).clone()
         return flat.as_strided(tensor.shape, tensor.stride())
