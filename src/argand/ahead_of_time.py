@@ -171,6 +171,10 @@ def _captured(fn: Any, region: Region, args: tuple[Any, ...], kwargs: dict[str, 
         store.STORE.collected = collected
         try:
             _C.run_with_callback(functools.partial(capture_frame, region=again), again, fn, args, kwargs)
+        except Exception as error:
+            if len(args) == 1 and isinstance(args[0], (tuple, list)) and not kwargs:
+                error.add_note("argand.save takes a call's arguments one by one: argand.save(compiled, path, *args)")
+            raise
         finally:
             store.STORE.collected = None
         whole = [record for record in collected if isinstance(record, dict)]

@@ -83,6 +83,12 @@ def test_functions_are_saved(tmp_path: Path) -> None:
     torch.testing.assert_close(argand.load(tmp_path / "plain.argand", plain)(x, y), plain(x, y))
 
 
+def test_arguments_as_one_tuple_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(TypeError) as caught:
+        argand.save(argand.compile(plain), tmp_path / "plain.argand", (torch.randn(3, 4), torch.randn(4, 5)))
+    assert "one by one" in caught.value.__notes__[-1]
+
+
 def test_sizes_may_vary_where_they_are_symbolic(tmp_path: Path) -> None:
     argand.save(argand.compile(plain, dynamic=True), tmp_path / "plain.argand", torch.randn(3, 4), torch.randn(4, 5))
     argand.reset()
