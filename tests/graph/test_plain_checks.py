@@ -28,6 +28,12 @@ with torch.no_grad():  # torch imports them for gradients
     assert pooled(torch.randn(2, 3, 10, 10)).shape == (2, 4, 4, 4)
     dropped = argand.compile(lambda x: torch.nn.functional.dropout(x, 0.5).div_(2).add_(1), backend="aot_eager")
     assert dropped(table).min() >= -8  # dropout divides its mask in place
+
+words, rows = torch.nn.Embedding(8, 4), torch.arange(12).reshape(3, 4) % 8
+argand.compile(lambda rows: words(rows).sigmoid())(rows).sum().backward()
+got, words.weight.grad = words.weight.grad, None
+words(rows).sigmoid().sum().backward()
+assert torch.allclose(got, words.weight.grad)
 sys.exit(4 if "sympy" in sys.modules else 0)
 """
 

@@ -89,7 +89,7 @@ def like_meta(val: MetaTensor, dtype: torch.dtype) -> MetaTensor:
     """Metadata of `torch.empty_like(val, dtype=dtype)`, for a dense `val`."""
     if isinstance(val, SymbolicTensor):
         return SymbolicTensor(val.example.to(dtype), val.shape, val.strides)
-    return torch.empty_like(val, dtype=dtype)
+    return torch.empty_strided(val.shape, val.stride(), dtype=dtype, device="meta")  # empty_like imports sympy
 
 
 def plain_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
