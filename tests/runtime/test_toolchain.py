@@ -144,6 +144,14 @@ def test_compiler_with_arguments():
         assert toolchain.compile_text(TEXT + "static int more;").exists()
 
 
+def test_a_new_compiler_is_asked_everything_at_once(monkeypatch, tmp_path):
+    run, calls = toolchain.run_all, []
+    monkeypatch.setattr(toolchain, "run_all", lambda commands, **kw: calls.append(commands) or run(commands, **kw))
+    with config.patch({"cpp.cxx": f"g++ -I{tmp_path}"}):
+        assert toolchain.find_toolchain().version
+    assert len(calls) == 1
+
+
 def test_probe_is_remembered(monkeypatch):
     toolchain._find_toolchain.cache_clear()  # an earlier test may have found it under another cache directory
     found = toolchain.find_toolchain()

@@ -231,7 +231,7 @@ def _attend(running: list[_Running], deadline: float) -> list[_Running]:
             assert item.process.stdout is not None
             os.set_blocking(item.process.stdout.fileno(), False)
             selector.register(item.process.stdout, selectors.EVENT_READ, item)
-        left, beat = list(running), time.monotonic()
+        left, beat, pause = list(running), time.monotonic(), 0.0002
         while left and time.monotonic() < deadline:
             for key, _ in selector.select(min(_TICK, max(deadline - time.monotonic(), 0))):
                 key.data.take()
@@ -246,5 +246,6 @@ def _attend(running: list[_Running], deadline: float) -> list[_Running]:
                 beat = time.monotonic()
                 kernel_directories.beat()
             if left and not selector.get_map():
-                time.sleep(0.01)  # it closed its output and goes on
+                time.sleep(pause)  # it closed its output and ends, or goes on
+                pause = min(2 * pause, 0.01)
     return left

@@ -233,6 +233,9 @@ def _note_name(command: Sequence[str]) -> str:
     return "toolchain-" + cache.digest(f"{shlex.join(command)} {program} {stat.st_size} {stat.st_mtime_ns}")
 
 
+_QUESTIONS = ("--version", "-dumpmachine", "-print-prog-name=ld", "-print-libgcc-file-name")
+
+
 def _probe(command: Sequence[str]) -> Toolchain:
     """Ask the compiler who it is; remembered on disk until the compiler's file changes.
 
@@ -247,19 +250,21 @@ def _probe(command: Sequence[str]) -> Toolchain:
             return tools
         cache.forget_note(name)
 
-    def ask(*arguments: str) -> str:
-        limit = min(30.0, float(config.cpp.compile_timeout))
-        ended = run_all([[*command, *arguments]], limit=limit, errors=False)[0]
+    limit = min(30.0, float(config.cpp.compile_timeout))
+    asked = run_all([[*command, question] for question in _QUESTIONS], limit=limit, errors=False)
+
+    def answer(question: str) -> str:
+        ended = asked[_QUESTIONS.index(question)]
         if ended.code or ended.timed_out or not ended.output.strip():
             how = ended.how if ended.code or ended.timed_out else "says nothing"
             raise ToolchainError(f"{shlex.join(ended.command)} {how}")
         return ended.output.strip().splitlines()[0]
 
-    version = ask("--version") + " " + ask("-dumpmachine")
+    version = answer("--version") + " " + answer("-dumpmachine")
     linker = libgcc = ""
     if sys.platform.startswith("linux") and "clang" not in version:
-        linker = shutil.which(ask("-print-prog-name=ld")) or ""
-        libgcc = ask("-print-libgcc-file-name")
+        linker = shutil.which(answer("-print-prog-name=ld")) or ""
+        libgcc = answer("-print-libgcc-file-name")
         libgcc = libgcc if os.path.isfile(libgcc) else ""
     tools = Toolchain(shlex.join(command), version, linker, libgcc)
     cache.write_note(name, asdict(tools))
