@@ -130,7 +130,7 @@ class Recorder(compat.DispatchMode):
         self._begin_interval()
 
     def _hold(self) -> None:
-        self._held = {_storage(tensor) for tensor in (*self._grads, *self._structure.tensors)}
+        self._held = {compat.storage_address(tensor) for tensor in (*self._grads, *self._structure.tensors)}
 
     def _begin_interval(self) -> None:
         self._graph = fx.Graph()
@@ -390,7 +390,7 @@ class Recorder(compat.DispatchMode):
         if func._schema.is_mutable:
             written = [arg for at, arg in enumerate(args) if _is_written(func, at)]
             named = [kwargs.get(arg.name) for arg in func._schema.arguments if arg.alias_info and arg.kwarg_only]
-            if any(_storage(tensor) in self._held for tensor in tensors_of((written, named))):
+            if any(compat.storage_address(tensor) in self._held for tensor in tensors_of((written, named))):
                 self._refuse(f"{func} writes to a tensor that was saved")
         try:
             node = self._graph.call_function(func, self._as_nodes(args), self._as_nodes(kwargs))
@@ -565,10 +565,6 @@ def _draws_again(func: Any) -> bool:
 def _is_written(func: Any, at: int) -> bool:
     arguments = func._schema.arguments
     return at < len(arguments) and arguments[at].alias_info is not None and arguments[at].alias_info.is_write
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return compat.storage_address(tensor) if tensor.layout is torch.strided else id(tensor)
 
 
 def _is_same(saved: torch.Tensor, tensor: torch.Tensor) -> bool:

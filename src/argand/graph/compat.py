@@ -486,8 +486,13 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Where torch keeps what it knows of a tensor's memory: the same for all tensors that share it."""
-    return int(tensor.untyped_storage()._cdata)
+    """Where torch keeps what it knows of a tensor's memory: the same for all that share it. Sparse ones share none."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:
+        if tensor.layout is torch.strided:
+            raise
+        return id(tensor)
 
 
 def storage_key(tensor: torch.Tensor) -> int:

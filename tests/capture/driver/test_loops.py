@@ -159,11 +159,14 @@ def before(y, rounds):
     y = (y * 3).cos()
     print(end="")
     return y + 1
+
+def entries(indices, y):
+    return torch.sparse_coo_tensor(indices, y, (4, 4))
 """
 
 
 def library(place: str) -> types.SimpleNamespace:
-    namespace: dict[str, Any] = {"contextlib": contextlib}
+    namespace: dict[str, Any] = {"contextlib": contextlib, "torch": torch}
     exec(compile(_SOURCE, place, "exec"), namespace)
     return types.SimpleNamespace(**namespace)
 
@@ -269,6 +272,16 @@ def test_what_is_not_in_a_loop_is_captured_on_both_sides() -> None:
     for _ in range(2):
         assert torch.equal(program(x, 2), compiled(x, 2))
     assert len(backend.graphs) == 2
+
+
+def test_sparse_tensors_have_no_memory_to_compare() -> None:
+    program, findings = library("/lib/site-packages/graphs/edges.py").entries, Findings()
+    compiled = argand.compile(program, backend="eager")
+    indices = torch.tensor([[0, 2], [1, 3]])
+    with findings.listening():
+        for y in (torch.rand(2), torch.rand(2)):
+            assert torch.equal(compiled(indices, y).to_dense(), program(indices, y).to_dense())
+    assert not findings.breaks
 
 
 def test_loops_of_the_program_are_compiled_round_by_round() -> None:
