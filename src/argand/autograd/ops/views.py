@@ -12,7 +12,7 @@ from argand.autograd.ops.special import lift_literal
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
-from argand.graph.metadata.strides import elements_spanned, is_dense
+from argand.graph.metadata.strides import elements_spanned, is_dense, overlaps
 from argand.graph.nodes.meta import viewed
 
 aten = torch.ops.aten
@@ -204,6 +204,8 @@ def _back_by_diagonal(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTen
 
 def _back_by_strides(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     size, stride, start = args
+    if overlaps(size, stride):
+        raise AutogradError("a write to a part of a tensor whose elements share memory")
     node = tracer.read(parent.value)
     held = node.meta["val"]
     if held.storage_offset() or held.stride() != parent.value.spec.stride or _begins_anywhere(node):
