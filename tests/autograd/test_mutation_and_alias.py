@@ -301,6 +301,10 @@ COMPILED = {
         lambda x: torch.cumprod(x * 3, 0, out=torch.empty(4, 4, dtype=torch.int32)),
         lambda: [f32(4, 4)],
     ),
+    "memory with gaps written": (
+        lambda x: (torch.empty_strided((3, 4), (8, 2)).copy_(x), x.new_empty_strided((3, 4), (1, 4)).fill_(1)),
+        lambda: [f32(3, 4)],
+    ),
     "window that slides": (lambda x: x[:, :-1].copy_(x[:, 1:]), lambda: [f32(33, 33)]),
     "write beside what is read": (lambda x: x[:, 1::2].mul_(x[:, ::2]), lambda: [f32(4, 32)]),
     "places beside what is read": (lambda x: x[:, :2].index_add_(0, torch.tensor([1]), x[:1, 2:]), lambda: [f32(4, 4)]),
@@ -309,6 +313,16 @@ COMPILED = {
 
 REFUSED = {
     "expanded input written": (lambda x: x.add_(1), lambda: [torch.randn(3, 1).expand(3, 4)], "share memory"),
+    "part of overlapping strides": (
+        lambda x: x.as_strided((2, 2), (1, 1))[0, 1].fill_(5) + x,
+        lambda: [f32(3)],
+        "share memory",
+    ),
+    "empty part of overlapping strides": (
+        lambda x: x.as_strided((1, 2), (0, 0)).view(-1)[3:].sub_(1),
+        lambda: [f32(3)],
+        "share memory",
+    ),
     "input transposed in place": (lambda x: x.t_(), lambda: [f32(3, 4)], "shape of an input"),
     "view of an input transposed in place": (lambda x: x.mT.t_() + 1, lambda: [f32(3, 4)], "version of an input"),
     "write over what is read later": (lambda x: x[:, 1:].add_(x[:, :-1]), lambda: [f32(33, 33)], "reads it elsewhere"),

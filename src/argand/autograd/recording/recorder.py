@@ -325,6 +325,15 @@ class Recorder(compat.DispatchMode):
         back = [order.index(d) for d in range(len(order))]
         return self.one(aten.permute.default, copied, back)
 
+    def with_gaps(self, tensor: TraceTensor) -> TraceTensor:
+        """What a tensor of a layout with gaps holds, laid out so."""
+        spec, held = tensor.value.spec, tensor.value.held
+        dense = self.with_strides(tensor, held.stride)
+        reach = 1 + sum((n - 1) * step for n, step in zip(spec.size, spec.stride))
+        memory = self.one(aten.empty.memory_format, [reach], dtype=spec.dtype, device=spec.device)
+        layout = (list(spec.size), list(spec.stride), 0)
+        return self.one(aten.as_strided.default, self.one(aten.as_strided_scatter.default, memory, dense, *layout), *layout)
+
     def commit(self, value: Value, new: TraceTensor) -> None:
         """Store a conformed value and carry it up to the root of its storage."""
         group = value.group

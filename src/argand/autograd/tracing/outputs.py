@@ -314,8 +314,9 @@ class Outputs:
         node = tracer.read(value)
         spec = value.spec
         if value.held is not spec:
-            stride = spec.stride if is_dense(spec.size, spec.stride) else value.held.stride
-            fixed = tracer.with_strides(make_tensor(Value(spec, node, value.held)), stride)
+            fixed = make_tensor(Value(spec, node, value.held))
+            dense = is_dense(spec.size, spec.stride)
+            fixed = tracer.with_strides(fixed, spec.stride) if dense else tracer.with_gaps(fixed)
             node = tracer.read(fixed.value)
         if _owner(node).op in ("placeholder", "get_attr"):
             copied = tracer.record(aten.clone.default, (make_tensor(Value(spec, node)),), {})
