@@ -329,10 +329,11 @@ class Recorder(compat.DispatchMode):
         """What a tensor of a layout with gaps holds, laid out so."""
         spec, held = tensor.value.spec, tensor.value.held
         dense = self.with_strides(tensor, held.stride)
-        reach = 1 + sum((n - 1) * step for n, step in zip(spec.size, spec.stride))
+        reach = elements_spanned(spec.size, spec.stride)
         memory = self.one(aten.empty.memory_format, [reach], dtype=spec.dtype, device=spec.device)
         layout = (list(spec.size), list(spec.stride), 0)
-        return self.one(aten.as_strided.default, self.one(aten.as_strided_scatter.default, memory, dense, *layout), *layout)
+        filled = self.one(aten.as_strided_scatter.default, memory, dense, *layout)
+        return self.one(aten.as_strided.default, filled, *layout)
 
     def commit(self, value: Value, new: TraceTensor) -> None:
         """Store a conformed value and carry it up to the root of its storage."""
