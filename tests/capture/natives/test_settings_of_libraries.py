@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,16 +93,34 @@ TEXTS: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_texts_and_answers_of_numpy(name: str) -> None:
     compiled = argand.compile(TEXTS[name], backend="eager")
+    formatters = {"float": lambda value: "x"}
     changes: list[Callable[[], Any]] = [
         lambda: None,
         lambda: numpy.set_printoptions(precision=2),
-        lambda: numpy.set_printoptions(formatter={"float": lambda value: "x"}),
+        lambda: numpy.set_printoptions(formatter=formatters),
+        lambda: formatters.update(float=lambda value: "xyz"),
         lambda: numpy.setbufsize(16384),
         lambda: numpy.seterr(divide="ignore"),
     ]
     for change in changes:
         change()
         assert torch.equal(compiled(torch.ones(2)), TEXTS[name](torch.ones(2)))
+
+
+@pytest.mark.skipif(not hasattr(numpy, "_core"), reason="numpy 1 keeps its settings elsewhere")
+def test_guards_look_where_numpy_keeps_its_settings() -> None:
+    """Its functions, which make dictionaries of them, are not asked in each call."""
+    x, asked = torch.ones(2), []
+    compiled = argand.compile(TEXTS["array_repr"], backend="eager")
+    compiled(x), compiled(x)
+    sys.setprofile(lambda frame, event, _: asked.append(frame.f_code) if "numpy" in frame.f_code.co_filename else None)
+    try:
+        compiled(x)
+    finally:
+        sys.setprofile(None)
+    assert asked == []
+    with numpy.errstate(all="warn"), numpy.printoptions(precision=2):
+        assert torch.equal(compiled(x), TEXTS["array_repr"](x))
 
 
 @torch.autocast("cpu")

@@ -1,8 +1,9 @@
 /* The "global_state" check: Python functions without arguments give the answers that they gave.
  *
  * Some of them have a stand-in in torch's libraries (state_reads.py), whose number is read in a few nanoseconds. The number
- * that went with an answer that held is remembered with the check; while it is read again, the answer is the same. With any
- * other number, and for functions without a stand-in, the Python function is asked. */
+ * that went with an answer that held is remembered with the check; while it is read again, the answer is the same. So it is
+ * with a function whose attribute "variable" is a context variable: it answers by what that holds, which is only ever
+ * replaced. With anything else, and for functions without a stand-in, the Python function is asked. */
 #include "guards.h"
 
 enum { READ_PLAIN, READ_POINTED, READ_OF_OBJECT, READ_OF_NUMBER }; /* as in state_reads.py */
@@ -25,6 +26,7 @@ struct StateTable {
         const StateRead *read; /* NULL: ask Python */
         bool known;
         uint64_t held; /* what was read when the answer held */
+        PyObject *variable, *value; /* strong or NULL: a context variable, and what it held then */
     } entries[];
 };
 
@@ -94,6 +96,26 @@ read_of(PyObject *asked)
     return NULL;
 }
 
+/* New reference or NULL, without an exception. */
+static PyObject *
+variable_of(PyObject *asked)
+{
+    PyObject *names = PyFunction_Check(asked) ? ((PyFunctionObject *)asked)->func_dict : NULL;
+    PyObject *variable = names == NULL ? NULL : PyDict_GetItemString(names, "variable");
+    return variable != NULL && PyContextVar_CheckExact(variable) ? Py_NewRef(variable) : NULL;
+}
+
+/* What the variable of an entry holds now: a new reference, NULL without an exception. */
+static PyObject *
+variable_now(PyObject *variable)
+{
+    PyObject *value = NULL;
+    if (variable != NULL && PyContextVar_Get(variable, NULL, &value) < 0) {
+        PyErr_Clear();
+    }
+    return value;
+}
+
 /* For a tuple of (callable, expected). NULL with an exception. */
 StateTable *
 state_table_new(PyObject *pairs)
@@ -109,7 +131,9 @@ state_table_new(PyObject *pairs)
     }
     table->count = count;
     for (Py_ssize_t i = 0; i < count; i++) {
-        table->entries[i].read = read_of(PyTuple_GET_ITEM(PyTuple_GET_ITEM(pairs, i), 0));
+        PyObject *asked = PyTuple_GET_ITEM(PyTuple_GET_ITEM(pairs, i), 0);
+        table->entries[i].read = read_of(asked);
+        table->entries[i].variable = variable_of(asked);
     }
     return table;
 }
@@ -117,6 +141,10 @@ state_table_new(PyObject *pairs)
 void
 state_table_free(StateTable *table)
 {
+    for (Py_ssize_t i = 0; table != NULL && i < table->count; i++) {
+        Py_XDECREF(table->entries[i].variable);
+        Py_XDECREF(table->entries[i].value);
+    }
     PyMem_Free(table);
 }
 
@@ -131,11 +159,18 @@ check_first_changed_state(const Check *check)
         if (LIKELY(read != NULL && table->entries[i].known && table->entries[i].held == now)) {
             continue;
         }
+        PyObject *value = variable_now(table->entries[i].variable);
+        if (value != NULL && value == table->entries[i].value) {
+            Py_DECREF(value);
+            continue;
+        }
         PyObject *pair = PyTuple_GET_ITEM(check->a, i);
         int status = compare_result(PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0)), PyTuple_GET_ITEM(pair, 1));
         if (status <= 0) {
+            Py_XDECREF(value);
             return status < 0 ? -1 : i;
         }
+        Py_XSETREF(table->entries[i].value, value);
         if (read != NULL && (read->certain < 0 || (uint64_t)read->certain == now) && read_now(read) == now) {
             table->entries[i].held = now;
             table->entries[i].known = true;

@@ -10,9 +10,11 @@ Nothing here imports numpy before the program has.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import sys
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import module_of, per_class
@@ -28,10 +30,19 @@ def of_numpy(cls: type) -> bool:
     return any(module_of(base).partition(".")[0] == "numpy" for base in cls.__mro__)
 
 
-def errors_and_texts() -> tuple[Any, ...]:
-    """The settings now, those for errors first."""
-    errors, texts = (tuple(sorted(settings.items())) for settings in (numpy.geterr(), numpy.get_printoptions()))
-    return errors, texts, numpy.geterrcall(), numpy.getbufsize()
+def errors() -> tuple[object, ...]:
+    """What is done about floating-point errors now."""
+    return tuple(sorted(numpy.geterr().items())), numpy.geterrcall(), numpy.getbufsize()
+
+
+def texts() -> tuple[object, ...]:
+    """How arrays are written now."""
+    return tuple(sorted(numpy.get_printoptions().items()))
+
+
+def formatters() -> object:
+    """Functions that write numbers: a dictionary of the program's, which it may change in place."""
+    return numpy.get_printoptions()["formatter"]
 
 
 def rely(state: CaptureState, context: str) -> None:
@@ -43,10 +54,10 @@ def rely(state: CaptureState, context: str) -> None:
     Raises:
         GraphBreak: a floating-point error would raise or call a function.
     """
-    now = errors_and_texts()
-    if not _QUIET.issuperset(dict(now[0]).values()):
+    if not _QUIET.issuperset(numpy.geterr().values()):
         raise graph_break(kind="numpy's error settings", context=context)
-    state.guards.add(None, "global_state", ((errors_and_texts, now),), label="GLOBAL_STATE")
+    for settings in (errors, texts) if formatters() is None else (errors, texts, formatters):
+        state.guards.add(None, "global_state", ((settings, settings()),), label="GLOBAL_STATE")
 
 
 @contextlib.contextmanager
@@ -55,3 +66,24 @@ def quiet() -> Iterator[None]:
     with numpy.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def _note_variables() -> None:
+    """Where numpy keeps these settings in context variables, guards look at them (`_core/guards/guard_state.c`)."""
+    _note_variable(errors, "umath", "_extobj_contextvar", numpy.errstate(over="ignore", under="warn"))
+    _note_variable(texts, "printoptions", "format_options", numpy.printoptions(precision=3))
+
+
+def _note_variable(
+    settings: Callable[[], object], module: str, name: str, changed: AbstractContextManager[object]
+) -> None:
+    variable = getattr(sys.modules.get(f"numpy._core.{module}"), name, None)
+    if isinstance(variable, contextvars.ContextVar):
+        before = variable.get()
+        with changed:
+            if variable.get() is not before:
+                vars(settings)["variable"] = variable
+
+
+if numpy is not None:
+    _note_variables()
