@@ -396,7 +396,7 @@ def test_large_graphs_have_no_contest() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_small_training_steps_are_eagers(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the steps after the contest, which eager wins here; graphs that draw random numbers have none."""
-    monkeypatch.setattr(eager_contest.Contest, "is_slower", lambda *_: ("slower", math.inf))
+    monkeypatch.setattr(eager_contest.Contest, "is_slower", lambda *_: ("slower", math.inf, 0.0))
     told: list[events.Event] = []
     stop = events.bus.subscribe(told.append, ("fallback",))
     weights = []
@@ -416,7 +416,7 @@ def test_small_training_steps_are_eagers(dropout: float, monkeypatch: pytest.Mon
 
 
 def test_a_node_on_the_tape_has_to_gain_what_it_costs_where_memory_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = eager_contest._Times(eager=50e-6, compiled=45e-6)
+    times = eager_contest._Times(eager=50e-6, compiled=45e-6, gain_later=0.0)
     monkeypatch.setattr(eager_contest.Contest, "_times", lambda *_: times)
     contest = eager_contest.Contest(torch.sin, torch.sin)
     assert [bool(contest.is_slower([torch.ones(4)], backward)[0]) for backward in (False, True)] == [False, True]
@@ -565,9 +565,9 @@ def test_each_power_of_two_of_a_size_is_compared_by_itself(gradients: bool, monk
     """The frames of small calls are left to themselves, those of large ones run compiled; results are eager's."""
     compared: list[int] = []
 
-    def is_slower(contest: Any, args: Any, backward: bool) -> tuple[str, float]:
+    def is_slower(contest: Any, args: Any, backward: bool) -> tuple[str, float, float]:
         compared.append(args[0].shape[0])
-        return "slower" if args[0].shape[0] < 16 else "", math.inf
+        return "slower" if args[0].shape[0] < 16 else "", math.inf, 0.0
 
     monkeypatch.setattr(eager_contest.Contest, "is_slower", is_slower)
     weight = torch.randn(4, 4, requires_grad=gradients)
@@ -585,7 +585,7 @@ def test_each_power_of_two_of_a_size_is_compared_by_itself(gradients: bool, monk
 
 
 def test_the_faster_is_chosen_at_each_power_of_two_of_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = lambda contest, args: eager_contest._Times(float(len(args[0])), 32.0)  # noqa: E731
+    times = lambda contest, args: eager_contest._Times(float(len(args[0])), 32.0, 0.0)  # noqa: E731
     monkeypatch.setattr(eager_contest.Contest, "_times", times)
     monkeypatch.setattr(eager_contest.slow_kernels, "slowest", lambda *_: "none")
     chosen: list[int] = []

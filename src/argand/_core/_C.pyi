@@ -181,17 +181,17 @@ def size_class() -> int:
     call that was captured.
     """
 
-def prefer_original(size_class: int, unless: Callable[[], object] | None, gain: int = 0, /) -> bool:
+def prefer_original(size_class: int, unless: Callable[[], object] | None, gain_later: int = -1, /) -> bool:
     """From its next run on, the entry whose code calls this has the frame's own code run instead, with capture off.
 
     Args:
         size_class: of the calls in which it does (`size_class`); -1: in all.
         unless: a function of C; whenever it gives anything but None the entry's code runs.
-        gain: ns that its graph gains in a call; then the entry's code runs on.
+        gain_later: of a graph that is faster than eager's kernels, ns that it gains in the backward; it runs on.
 
     False, and the entry's code runs on, where the innermost transformed code on the stack is none of an entry that is
-    `whole` (1). Where that is 2, and it is not `resumed`, the frame's own code runs, too, once all that ran in it won
-    less than it costs in 16 runs in a row; each 64th run is as before, to ask again.
+    `whole` (1). Of such an entry, and of one of which that is 2 and which is not `resumed`, once all graphs that ran in it
+    were said to be slower or faster, some runs are by the frame's own code, to time both; then all if that was faster.
     """
 
 def new_frame(code: CodeType, globals: dict[str, Any], /) -> FrameType:

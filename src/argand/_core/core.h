@@ -39,6 +39,15 @@ typedef enum { MODE_NONE = 0, MODE_SKIP, MODE_SKIP_RECURSIVE, MODE_RUN_ONLY } Co
 typedef struct CodeCache CodeCache;
 typedef struct LooksLeftAlone LooksLeftAlone;
 
+/* What is known of a frame's own code beside an entry, and the runs of both that are being compared (timed.c). */
+typedef struct {
+    uint64_t settled, lost; /* classes of sizes of which it is known which is faster; in which the frame's own code is */
+    uint64_t first, later;  /* ns: the first run of a pair; what the graphs of transformed code gain after it */
+    unsigned again;         /* runs of the frame's own code until both are timed again */
+    int size_class, pairs, won, quiet, strange;
+    bool half;
+} EntryTiming;
+
 typedef struct Entry {
     PyObject_HEAD
     PyObject *code;
@@ -56,10 +65,10 @@ typedef struct Entry {
     uint64_t outrun;            /* and is faster, in calls of these classes of sizes (bits): it runs instead */
     PyObject *unless;           /* but where this is true; or NULL */
     uint64_t judged;            /* classes of sizes of which it is known what the graph gains */
-    unsigned gain;              /* ns a call, at most; 0: eager's kernels run it */
-    int idle;                   /* in so many runs in a row nothing in it gained; -1: something does, at times */
-    int idle_class;             /* of sizes, in those runs */
-    unsigned passed;            /* runs of the frame's own code since, if it is in part */
+    bool faster;                /* than eager's kernels, in any of them */
+    uint64_t gain_later;        /* ns that it gains after a call then, in the backward */
+    EntryTiming timing;
+    unsigned passed;            /* runs of the frame's own code since it was found to be faster */
     unsigned rounds;            /* how often it ran in a row without one of another kind in between */
     unsigned long long busy_at; /* entries that had called graphs by then */
     CodeCache *own;     /* of the entry's code, which it holds */
@@ -161,24 +170,29 @@ PyObject *rerun_ask(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 void rerun_done(PyObject *after, bool returned);
 PyObject *rerun_prefer(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 bool cache_idles(CodeCache *cache, Entry *entry);
-/* A run of an entry, during which it is counted what graphs gain. */
-typedef struct {
-    Entry *entry; /* strong; NULL: nothing depends on it */
-    uint64_t gained, parts, judged, unless;
-    int size_class;
-} Trial;
-Trial trial_begin(Entry *entry);
-PyObject *trial_end(Trial trial, PyObject *result);
-void trial_note_gain(void); /* something is done that eager would not do as well */
 /* Whether the frame's own code, with capture off, is to run instead of an entry's; nothing stands against it. */
 bool rerun_preferred(CodeCache *cache, Entry *entry, const FrameView *view);
 bool rerun_unless(PyObject *unless); /* whether something stands against it; NULL: never */
 /* Whether it is to run, going by the look of the call. */
 bool rerun_at_sight(CodeCache *cache, const PyObject *key, const FrameView *view);
 
+/* ---- a frame's own code timed beside an entry (timed.c) ----------------------------------------------------------- */
+
+/* A run of an entry, or of the frame's own code where both are being timed. */
+typedef struct {
+    Entry *entry; /* strong; NULL: it is not watched */
+    bool own;     /* the frame's own code is to run, with capture off */
+    bool again;   /* although its own code was faster */
+    uint64_t began, unknown, undecided, judged, faster, later, unless;
+} Trial;
+Trial trial_begin(Entry *entry);
+PyObject *trial_end(Trial trial, PyObject *result);
+void trial_note_unknown(void); /* something is done of which is not known what it gains */
+bool timed_again(Entry *entry); /* whether an entry is to run although the frame's own code was faster */
+
 /* ---- calls of which only the look is known (left_alone.c) -------------------------------------------------------- */
 
-#define TRIED_AGAIN 64 /* calls until guards, and the entry of a part, are tried again */
+#define TRIED_AGAIN 64 /* calls until guards are tried again */
 bool left_alone_now(CodeCache *cache, const PyObject *key, const FrameView *view);
 void left_alone_note(CodeCache *cache, Entry *entry, const FrameView *view); /* a call that ran as eager's */
 void left_alone_not(CodeCache *cache, const Entry *entry, const FrameView *view); /* one that is to run compiled */

@@ -67,7 +67,7 @@ PyTypeObject FrameInfo_Type = {
 PyObject *
 frame_info_new(PyObject *code, PyObject *func, const FrameView *view, CodeCache *cache, PyObject *key)
 {
-    trial_note_gain();
+    trial_note_unknown();
     PyObject *args = PyTuple_New(view->nargs), *failures = NULL;
     Py_ssize_t live = 0, wasted = 0;
     if (args == NULL) {

@@ -25,7 +25,7 @@ from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.backends import slow_kernels
-from argand.backends.small_graphs import left_to_eager, small_graph
+from argand.backends.small_graphs import Comparison, left_to_eager, small_graph
 from argand.config import config
 from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import elements_spanned, lies_densely
@@ -130,10 +130,12 @@ def unless_too_small(
 
 @dataclass(slots=True)
 class _Times:
-    """Seconds of a call, by eager's kernels and compiled: the least of several."""
+    """Seconds of a call, by eager's kernels and compiled: the least of several. And what the compiled one gains in its
+    backward."""
 
     eager: float
     compiled: float
+    gain_later: float
 
 
 class Contest:
@@ -205,31 +207,33 @@ class Contest:
             elif times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
                 self._lost(times, args, sizes)
 
-    def is_slower(self, args: Sequence[Any], backward: bool) -> tuple[str | None, float]:
+    def is_slower(self, args: Sequence[Any], backward: bool) -> Comparison:
         """That a small graph is as fast by eager's kernels, in words; "" where it is not. None: that is not known. And
-        how many seconds a call of the compiled one gains; infinite where they were not compared.
+        how many seconds a call of the compiled one gains, infinite where they were not compared, and of these how many
+        in the backward.
 
         Arguments:
             backward: gradients are computed, too.
         """
         if _elements(args) > _SMALL_ELEMENTS:  # of a graph for many sizes
-            return "", math.inf
+            return "", math.inf, 0.0
         if torch.are_deterministic_algorithms_enabled() or torch.is_autocast_enabled("cpu") or not self.may_run(args):
-            return None, math.inf
+            return None, math.inf, 0.0
         return uncaptured(self._is_slower, args, backward)
 
-    def _is_slower(self, args: Sequence[Any], backward: bool) -> tuple[str | None, float]:
+    def _is_slower(self, args: Sequence[Any], backward: bool) -> Comparison:
         with _unseen():
             times = self._times(args, backward)
             if times is None:
-                return None, math.inf
+                return None, math.inf, 0.0
             text = (
                 f"a small graph takes {times.compiled * 1e6:.0f} us{' with its gradients' * backward}, and "
                 f"{times.eager * 1e6:.0f} us by eager's kernels, which run it from now on"
             )
             compiled = times.compiled + _COLD * backward
-            return "" if compiled <= times.eager * _GAINS else text, times.eager - compiled
-        return None, math.inf
+            slower = "" if compiled <= times.eager * _GAINS else text
+            return slower, times.eager - compiled, times.gain_later - _COLD * backward
+        return None, math.inf, 0.0
 
     def _lost(self, times: _Times, args: Sequence[Any], sizes: int) -> None:
         if self.choose:
@@ -249,6 +253,7 @@ class Contest:
     def _times(self, args: Sequence[Any], backward: bool = True) -> _Times | None:
         """None where others had the processors so often that nothing is known."""
         times: tuple[list[float], list[float]] = ([], [])
+        later: tuple[list[float], list[float]] = ([], [])
         copies: list[Any] | None = None
         watch, begin = Watch(), time.perf_counter()
         for number in range(_MORE_ROUNDS):
@@ -258,16 +263,19 @@ class Contest:
                 taken = self._time(call, given, backward)
                 copies = given if _versions(given) == before else None
                 if watch.calm() and number:  # the first warms caches up
-                    times[place].append(taken)
+                    times[place].append(sum(taken))
+                    later[place].append(taken[1])
             passed = time.perf_counter() - begin
             limit = _ENOUGH if number < _ROUNDS - 1 else _SHORT if all(map(is_known, times)) else _LONGER
             if number and passed > limit:
                 break
-        return _Times(*map(min, times)) if all(map(is_known, times)) else None
+        if not all(map(is_known, times)):
+            return None
+        return _Times(min(times[0]), min(times[1]), min(later[0]) - min(later[1]))
 
     def _run(self, call: Call, args: Sequence[Any]) -> float:
         """Seconds that a call takes, with the gradients of its results where they are recorded."""
-        return self._time(call, self._copies(args), True)
+        return sum(self._time(call, self._copies(args), True))
 
     def _copies(self, args: Sequence[Any]) -> list[Any]:
         """Arguments of a call that is not the program's."""
@@ -277,11 +285,11 @@ class Contest:
         apart = [copied and isinstance(arg, torch.Tensor) and place not in same for place, arg in enumerate(args)]
         return [_apart(arg) if alone else arg for arg, alone in zip(args, apart)]
 
-    def _time(self, call: Call, args: Sequence[Any], backward: bool) -> float:
+    def _time(self, call: Call, args: Sequence[Any], backward: bool) -> tuple[float, float]:
         """Seconds that a call takes, and its backward, where gradients are recorded."""
         begin = time.perf_counter()
         results = call(*args)
-        taken = time.perf_counter() - begin
+        taken, later = time.perf_counter() - begin, 0.0
         leaves = [each for each in args if isinstance(each, torch.Tensor) and each.requires_grad]
         if backward and leaves and torch.is_grad_enabled():
             ends = [each for each in tensors_of(results) if each.requires_grad]
@@ -289,8 +297,8 @@ class Contest:
             begin = time.perf_counter()
             if ends:
                 torch.autograd.grad(ends, leaves, ones, allow_unused=True)
-            taken += time.perf_counter() - begin
-        return taken
+            later = time.perf_counter() - begin
+        return taken, later
 
 
 def _versions(args: Sequence[Any]) -> list[int]:

@@ -22,14 +22,16 @@ from argand.runtime import cache
 from argand.runtime.recipes import with_recipe
 
 Call = Callable[..., Any]
-Compare = Callable[[Sequence[Any]], tuple[str | None, float]]
+Comparison = tuple[str | None, float, float]
+"""What `small_graph` asks of a comparison."""
+Compare = Callable[[Sequence[Any]], Comparison]
 
 _COMPARE_AT = 16  # calls
 _LAST = 1024  # calls from one comparison to the next, should nothing be known: twice as many each time
 # Where it is known: the first call is the quicker for it in a process that has just begun, as the graph is read when it
 # is first run.
 _KNOWN_AT = 2
-_EAGER, _COMPILED = b"eager", b"compiled"
+_EAGER, _COMPILED = b"eager", b"compiled"  # the latter with the seconds that it gains in the backward
 
 
 def small_graph(
@@ -48,7 +50,7 @@ def small_graph(
     Arguments:
         key: gives the key of the backward's entry, or of the program's.
         compare: what is to be said of a graph that is faster; "" of others, None while that is not known. And how many
-            seconds a call of the compiled one gains.
+            seconds a call of the compiled one gains, and of these how many in the backward.
         records: the graph records gradients.
         varies: it is for many sizes.
         stored: an earlier process has told of the graph, perhaps also which is faster.
@@ -92,7 +94,7 @@ def left_to_eager(graph: Call, varies: bool) -> Call:
         nonlocal left
         left -= 1
         if left == 0:
-            _C.prefer_original(_C.size_class() if varies else -1, is_followed, 0)
+            _C.prefer_original(_C.size_class() if varies else -1, is_followed)
         return graph(*args)
 
     return with_recipe(call, "left to eager", lambda: (graph, varies))
@@ -137,7 +139,8 @@ class _Undecided:
         left = self.left.get(sizes)
         if left is None:
             self.told[sizes] = cache.find(_entry(self.key(), sizes), cache.OUTCOME) if self.stored else None
-            left = {_EAGER: _KNOWN_AT, _COMPILED: 1}.get(self.told[sizes] or b"", _COMPARE_AT)
+            kind = (self.told[sizes] or b"").partition(b" ")[0]
+            left = {_EAGER: _KNOWN_AT, _COMPILED: 1}.get(kind, _COMPARE_AT)
         self.left[sizes] = left - 1
         if left == 1:
             self._decide(sizes, args)
@@ -148,7 +151,7 @@ class _Undecided:
         if told is None and threads.working():
             self.left[sizes] = _COMPARE_AT
             return
-        slower, gain = self.compare(args) if told is None else ("", math.inf)
+        slower, gain, later = self.compare(args) if told is None else _told(told)
         between = self.between.get(sizes, _COMPARE_AT)
         if slower is None and between < _LAST:
             self.left[sizes] = self.between[sizes] = 2 * between
@@ -161,11 +164,19 @@ class _Undecided:
         self.settled[sizes] = settled(self.graph) if eager else self.compiled
         if eager or (slower is not None and gain < math.inf):
             classes = -1 if self.size_class is _only_one else sizes  # other numbers of the frame may vary
-            _C.prefer_original(classes, self.followed, 0 if eager else max(1, int(gain * 1e9)))
+            _C.prefer_original(classes, self.followed, -1 if eager else max(0, int(later * 1e9)))
         if slower:
             events.emit("fallback", "backend", slower, reason=slower, scope="graph")
         if self.is_described and told is None and slower is not None:
-            cache.keep(_entry(self.key(), sizes), _EAGER if slower else _COMPILED, cache.OUTCOME)
+            known = _EAGER if slower else _COMPILED if gain == math.inf else b"%s %.9f" % (_COMPILED, later)
+            cache.keep(_entry(self.key(), sizes), known, cache.OUTCOME)
+
+
+def _told(entry: bytes) -> Comparison:
+    """What an earlier process found of a graph that runs compiled: how much it gains in the backward, where that is
+    known."""
+    later = float(entry.partition(b" ")[2] or math.inf)
+    return "", later, later
 
 
 def _entry(key: str, sizes: int) -> str:

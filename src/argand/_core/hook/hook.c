@@ -252,23 +252,6 @@ run_frame_that_raises(PyThreadState *tstate, InterpreterFrame *frame, PyObject *
     return result;
 }
 
-/* Whether a globals dict belongs to an imported module: then a cached function does not prolong its life. */
-static bool
-globals_of_module(PyObject *globals)
-{
-    PyObject *name = PyDict_GetItemString(globals, "__name__");
-    PyObject *modules = PyImport_GetModuleDict();
-    if (name == NULL || modules == NULL) {
-        return false;
-    }
-    PyObject *module = PyDict_GetItemWithError(modules, name);
-    if (module == NULL) {
-        PyErr_Clear();
-        return false;
-    }
-    return PyModule_Check(module) && PyModule_GetDict(module) == globals;
-}
-
 static PyFunctionObject *
 make_function(PyObject *code, PyFunctionObject *original)
 {
@@ -470,13 +453,17 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
         Py_DECREF(key);
         if (LIKELY(status > 0)) {
             bool idles = cache_idles(cache, entry), slower = rerun_preferred(cache, entry, &view);
+            Trial trial = {NULL};
             if (LIKELY(!idles && !slower)) {
-                Trial trial = trial_begin(entry);
-                return trial_end(trial, run_entry(tstate, frame, entry, view.nargs, inputs));
+                trial = trial_begin(entry);
+                if (LIKELY(!trial.own)) {
+                    return trial_end(trial, run_entry(tstate, frame, entry, view.nargs, inputs));
+                }
             }
             Py_DECREF(entry);
             Py_XDECREF(inputs);
-            return slower ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame);
+            bool alone = slower || trial.own;
+            return trial_end(trial, alone ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame));
         }
     }
     if (status == 0 && (mode == MODE_RUN_ONLY || tls.callback == NULL)) {

@@ -50,3 +50,20 @@ discard_frame(PyThreadState *tstate, InterpreterFrame *frame)
 #endif
 }
 #endif
+
+/* Whether a globals dict belongs to an imported module: then a cached function does not prolong its life. */
+bool
+globals_of_module(PyObject *globals)
+{
+    PyObject *name = PyDict_GetItemString(globals, "__name__");
+    PyObject *modules = PyImport_GetModuleDict();
+    if (name == NULL || modules == NULL) {
+        return false;
+    }
+    PyObject *module = PyDict_GetItemWithError(modules, name);
+    if (module == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    return PyModule_Check(module) && PyModule_GetDict(module) == globals;
+}

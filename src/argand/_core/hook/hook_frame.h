@@ -14,4 +14,6 @@ discard_frame(PyThreadState *Py_UNUSED(tstate), InterpreterFrame *Py_UNUSED(fram
 }
 #endif
 
+bool globals_of_module(PyObject *globals);
+
 #endif

@@ -9,67 +9,6 @@ rerun_dealloc(Rerun *self)
     PyObject_Free(self);
 }
 
-/* A frame whose graph breaks is run in parts, each of which costs something, and what its graphs gain may be less. Who calls
- * them is not known when they are compared with eager's kernels, so that is added up over runs of the frame: of all that runs
- * in it, compiled, on the way. */
-#define MUCH 1000000000   /* ns: of graphs that were compared with nothing, of what is captured on the way */
-#define PART 700          /* ns: guards, the call of the graph, the call of what comes next */
-#define IDLE_RUNS 16
-static _Thread_local uint64_t gained, parts, judged_graphs, unless_graphs;
-static _Thread_local PyObject *last_unless; /* strong or NULL */
-
-void
-trial_note_gain(void)
-{
-    gained += MUCH;
-}
-
-Trial
-trial_begin(Entry *entry)
-{
-    int size_class = guard_size_class();
-    Trial trial = {NULL, gained, parts, judged_graphs, unless_graphs, size_class};
-    if (entry->whole == IN_PART && !entry->resumed && entry->idle >= 0) {
-        trial.entry = (Entry *)Py_NewRef(entry);
-    }
-    bool judged = entry->graph && (entry->judged >> size_class & 1) != 0;
-    parts++;
-    judged_graphs += judged;
-    if (judged && entry->unless != NULL) {
-        unless_graphs++;
-        Py_XSETREF(last_unless, Py_NewRef(entry->unless));
-    }
-    gained += entry->whole == NOT_ALIKE || (entry->graph && !judged) ? MUCH : judged ? entry->gain : 0;
-    return trial;
-}
-
-PyObject *
-trial_end(Trial trial, PyObject *result)
-{
-    Entry *entry = trial.entry;
-    if (entry == NULL) {
-        return result;
-    }
-    bool gains = gained - trial.gained >= (parts - trial.parts) * PART;
-    if (gains && entry->outrun != 0) {
-        entry->outrun = 0;
-        entry->idle = -1;
-    }
-    else if (gains || result == NULL || judged_graphs == trial.judged || entry->idle_class != trial.size_class) {
-        entry->idle = 0;
-        entry->idle_class = trial.size_class;
-    }
-    else if (++entry->idle >= IDLE_RUNS) {
-        entry->idle = 0;
-        entry->outrun |= (uint64_t)1 << trial.size_class;
-        if (unless_graphs > trial.unless) {
-            Py_XSETREF(entry->unless, Py_NewRef(last_unless));
-        }
-    }
-    Py_DECREF(entry);
-    return result;
-}
-
 /* Lives from the return of transformed code to the hook that called it, in no container: no garbage collection. */
 PyTypeObject Rerun_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.Rerun",
@@ -108,13 +47,13 @@ rerun_done(PyObject *after, bool returned)
     put_exception(pending);
 }
 
-/* prefer_original(size_class, unless, gain=0) */
+/* prefer_original(size_class, unless, gain_later=-1) */
 PyObject *
 rerun_prefer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     long size_class = nargs == 2 || nargs == 3 ? PyLong_AsLong(args[0]) : -2;
-    long gain = nargs == 3 ? PyLong_AsLong(args[2]) : 0;
-    if (PyErr_Occurred() || size_class < -1 || size_class >= NUM_SIZE_CLASSES || gain < 0) {
+    long later = nargs == 3 ? PyLong_AsLong(args[2]) : -1;
+    if (PyErr_Occurred() || size_class < -1 || size_class >= NUM_SIZE_CLASSES || later < -1) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "prefer_original takes a class of sizes, a function or None, and nanoseconds");
         }
@@ -136,9 +75,10 @@ rerun_prefer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     if (entry != NULL) {
         Py_XSETREF(entry->unless, args[1] == Py_None ? NULL : Py_NewRef(args[1]));
         entry->judged |= classes;
-        entry->gain = (unsigned)Py_MAX(entry->gain, Py_MIN(gain, MUCH));
+        entry->faster |= later >= 0;
+        entry->gain_later = Py_MAX(entry->gain_later, (uint64_t)Py_MAX(later, 0));
     }
-    if (entry == NULL || entry->whole != WHOLE || gain > 0) {
+    if (entry == NULL || entry->whole != WHOLE || later >= 0) {
         Py_RETURN_FALSE;
     }
     entry->outrun |= classes;
@@ -167,8 +107,8 @@ rerun_preferred(CodeCache *cache, Entry *entry, const FrameView *view)
         left_alone_not(cache, entry, view);
         return false;
     }
-    judged_graphs++;
-    if ((++entry->passed % TRIED_AGAIN == 0 && entry->whole == IN_PART) || rerun_unless(entry->unless)) {
+    entry->passed++;
+    if (timed_again(entry) || rerun_unless(entry->unless)) {
         return false;
     }
     left_alone_note(cache, entry, view);
@@ -178,11 +118,7 @@ rerun_preferred(CodeCache *cache, Entry *entry, const FrameView *view)
 bool
 rerun_at_sight(CodeCache *cache, const PyObject *key, const FrameView *view)
 {
-    if (LIKELY(cache->left_alone == NULL) || !left_alone_now(cache, key, view)) {
-        return false;
-    }
-    judged_graphs++;
-    return true;
+    return UNLIKELY(cache->left_alone != NULL) && left_alone_now(cache, key, view);
 }
 
 #define MOST_IDLE_ROUNDS 1000 /* at some 3 us each */

@@ -173,7 +173,7 @@ def _of_this_container(info: _C.FrameInfo, region: Region) -> _C.Answer:
     place = guards.child(0, "local", 0)
     guards.check(place, "id", module)
     guards.check(guards.child(place, "attr", "training"), "equals", module.training)
-    return _C.Entry(transformed_code(info.code, decode(info.code)), guards, region)
+    return _C.Entry(transformed_code(info.code, decode(info.code)), guards, region, whole=2)
 
 
 def of_such_arguments(info: _C.FrameInfo, region: Region) -> _C.Entry:
