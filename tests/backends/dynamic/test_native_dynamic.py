@@ -210,6 +210,19 @@ def test_aot_eager_serves_every_size(name):
     check_sizes(fn, make, dims, sizes, backend="aot_eager")
 
 
+def test_the_first_of_equal_extremes_is_found_however_a_tensor_lies():
+    """Lanes and pieces of an inner loop are not in the order of positions."""
+
+    def f(x):
+        return x.argmax(), (x * 2).argmin()
+
+    compiled = argand.compile(f, dynamic=True, fullgraph=True)
+    for sizes in ((4, 40, 7), (3, 5, 35)):
+        x = torch.arange(sizes[0] * sizes[1] * sizes[2]).remainder(13).view(sizes)
+        for y in (x, x.mT.contiguous().mT, x.permute(2, 0, 1).contiguous().permute(1, 2, 0)):
+            assert_same(compiled(y), f(y))
+
+
 def test_writes_to_strided_slices_of_any_length():
     """In loops: what ATen's kernel returns lies where its argument did, which was memory of many temporaries."""
 

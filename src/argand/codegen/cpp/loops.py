@@ -522,7 +522,9 @@ class StageLoops:
         if is_arg(kind):
             out.line(f"auto best_part{ident} = {first}; i64 index_part{ident} = part_at{ident}[0];")
             out.line(f"for (int piece = 1; piece < {pieces}; ++piece)")
-            with out.block(f"if (arg_{kind[3:]}_better(part{ident}[piece], best_part{ident}))"):
+            better = f"arg_{kind[3:]}_better(part{ident}[piece], best_part{ident})"
+            worse = f"arg_{kind[3:]}_better(best_part{ident}, part{ident}[piece])"  # pieces may be of an inner loop
+            with out.block(f"if ({better} || (!{worse} && part_at{ident}[piece] < index_part{ident}))"):
                 out.line(f"best_part{ident} = part{ident}[piece]; index_part{ident} = part_at{ident}[piece];")
             self._define(accumulator.value, f"index_part{ident}")
             return

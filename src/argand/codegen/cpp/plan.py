@@ -16,6 +16,7 @@ from argand.codegen.analysis import StageFacts, apart, hint, lane_stride, store_
 from argand.codegen.cpp import overrides
 from argand.codegen.cpp.crossings import crossing
 from argand.codegen.cpp.integers import integers_of
+from argand.codegen.cpp.reduce import is_arg
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
@@ -101,7 +102,8 @@ def _candidate(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int
     lanes = lanes_for(facts, var, vector_bytes, scalar)
     if lanes < 2 or (var not in scalar.point[-1:] and _last_wins(facts, var, scalar.sizes)):
         return None
-    if facts.scans and var in scalar.reduce[:-1]:  # they take the points in order
+    ordered = facts.scans or any(is_arg(value.args[0]) for value in facts.reductions)
+    if ordered and var in scalar.reduce[:-1]:  # they take the points in order
         return None
     point = tuple(v for v in scalar.point if v is not var) + ((var,) if var in scalar.point else ())
     reduce = tuple(v for v in scalar.reduce if v is not var) + ((var,) if var in scalar.reduce else ())

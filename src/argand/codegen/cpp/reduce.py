@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from argand.codegen.cpp.statements import Printer, constant_step
+from argand.codegen.cpp.statements import Printer
 from argand.codegen.cpp.types import element, limit, number, vector_type
-from argand.graph.sizes.expr import Expr, Var, sum_of, to_c
+from argand.graph.sizes.expr import Expr, Var, coefficient, sum_of, to_c
 from argand.ir.loops import Value
 from argand.quick_dataclasses import dataclass
 
@@ -175,8 +175,9 @@ class Accumulator:
             better = f"logical_and({better}, {mask})"
         if self.fold:
             assert lanes.var is not None
-            step = _constant(position, lanes.var)
-            here = f"iota<{self.index_type}>({to_c(position)}, {step})"
+            step = coefficient(position, lanes.var)
+            assert step is not None  # it is linear
+            here = f"iota<{self.index_type}>({to_c(position)}, {to_c(step)})"
         else:
             here = f"splat<{self.index_type}>({to_c(position)})"
         out.line(f"const auto better{ident} = {better};")
@@ -226,11 +227,6 @@ class Accumulator:
     def best(self) -> str:
         """After `result` of a position: the extreme value itself."""
         return f"best{self.value.id}" if self.fold else f"acc{self.value.id}"
-
-
-def _constant(position: Expr, var: Var) -> str:
-
-    return str(constant_step(position, var) or 0)
 
 
 def position_of(variables: tuple[Var, ...], sizes: tuple[Expr, ...]) -> Expr:
