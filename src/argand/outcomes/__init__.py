@@ -5,6 +5,7 @@ out, in a later process: an entry of the code cache, or the reason why there is 
 
 * `fingerprints`: digests of functions, classes and files, by which a later process tells that they are the same.
 * `references`: objects as text: by value, or by where they live; `resolver` finds them again.
+* `operators`: digests of operators of libraries; `reads`: what their Python code computes from.
 * `dtensor_layouts`: meshes, placements and layouts of DTensors.
 * `guard_log`: the guard tree as a list of the calls that made it.
 * `code_objects`: code objects with the objects among their constants.

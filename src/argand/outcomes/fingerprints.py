@@ -221,6 +221,20 @@ def _content(path: str, size: int, modified: int) -> str:
         return digest(stream.read())
 
 
+def of_file(path: str) -> str:
+    """Of a file's content; "" where there is none."""
+    try:
+        info = os.stat(path)
+        return _content(path, info.st_size, info.st_mtime_ns)
+    except OSError:
+        return ""
+
+
+def of_module(name: str) -> str:
+    """Of the content of a module's file; "" where it has none."""
+    return of_file(_file(name))
+
+
 def _stamp(name: str) -> Stamp | None:
     path = _file(name)
     try:

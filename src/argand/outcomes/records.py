@@ -13,6 +13,8 @@ from argand._core import _C
 from argand.bytecode.eager_calls import code_running_eagerly
 from argand.outcomes import code_objects, fingerprints, guard_log
 from argand.outcomes.installed_names import install
+from argand.outcomes.operators import identity, packet_of
+from argand.outcomes.reads import Unknown
 from argand.outcomes.references import Checks, Describer, Parts, Unstorable
 from argand.outcomes.resolver import Mismatch, Resolver
 from argand.outcomes.resume_codes import NUMBERS, PARTS
@@ -33,6 +35,7 @@ class Captured:
         once: the frame runs eagerly in such a call alone.
         reason: why the graph breaks, if it does.
         registered: classes and the abstract ones that they are registered with.
+        operators: names of those of libraries that it calls.
         history: what sizes and numbers the capture saw, for captures after it.
         special, aliases: of `references.Describer`.
         of_rank: other ranks of a job cannot load it.
@@ -47,6 +50,7 @@ class Captured:
     once: bool = False
     reason: errors.BreakReason | None = None
     registered: Sequence[tuple[type, type]] = ()
+    operators: Collection[str] = ()
     history: Mapping[str, Any] = field(default_factory=dict)
     special: Mapping[type, Callable[[Any], Parts]] = field(default_factory=dict)
     aliases: Mapping[int, object] = field(default_factory=dict)
@@ -76,6 +80,7 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
     names = [(name, describer.row(value)) for name, value in captured.names.items()]
     checks = describer.checks
     checks.registered.extend((describer.row(cls), describer.row(base)) for cls, base in captured.registered)
+    checks.operators.extend((name, _identity(name)) for name in sorted(captured.operators))
     checks.modules.add(str(info.globals.get("__name__")))
     record = {
         "rows": tuple(describer.rows),
@@ -85,6 +90,7 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
         "codes": tuple(checks.codes),
         "classes": tuple(checks.classes),
         "registered": tuple(checks.registered),
+        "operators": tuple(checks.operators),
         "files": tuple(fingerprints.stamps(checks.modules)),
         "code": code,
         "names": tuple(names),
@@ -96,6 +102,13 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
     }
     _check_again(info, record, describer)
     return record
+
+
+def _identity(name: str) -> str:
+    try:
+        return identity(packet_of(name))
+    except Unknown as error:
+        raise Unstorable(str(error)) from error
 
 
 def _check_again(info: _C.FrameInfo, record: Record, describer: Describer) -> None:
@@ -115,10 +128,10 @@ def _resolver(record: Record, info: Any, region: object = None) -> Resolver:
 
 
 def _checks(record: Record) -> Checks:
-    functions, codes, classes, registered = (
-        list(record[part]) for part in ("functions", "codes", "classes", "registered")
+    functions, codes, classes, registered, operators = (
+        list(record[part]) for part in ("functions", "codes", "classes", "registered", "operators")
     )
-    return Checks(functions, codes, classes, registered)
+    return Checks(functions, codes, classes, registered, operators)
 
 
 def fits(record: Record, info: Any, given: Collection[int]) -> str:

@@ -74,6 +74,7 @@ class Checks:
         codes: (row, digest of the code object).
         classes: (row, names that matter or None, digest of the class).
         registered: (row of a class, row of an abstract one that it does not derive from).
+        operators: (name of an operator of a library's, digest of what it is made of).
         modules: names of those that they come from.
     """
 
@@ -81,6 +82,7 @@ class Checks:
     codes: list[tuple[int, str]] = field(default_factory=list)
     classes: list[tuple[int, tuple[str, ...] | None, str]] = field(default_factory=list)
     registered: list[tuple[int, int]] = field(default_factory=list)
+    operators: list[tuple[str, str]] = field(default_factory=list)
     modules: set[str] = field(default_factory=set)
 
 

@@ -19,7 +19,8 @@ from argand.bytecode.decode import decode
 from argand.graph.nodes import codec
 from argand.graph.nodes.module_text import SETTLED
 from argand.graph.nodes.undone_writes import undoing
-from argand.outcomes import fingerprints
+from argand.outcomes import fingerprints, operators
+from argand.outcomes.reads import Unknown
 from argand.outcomes.references import DESCRIPTORS, Checks, Row, reached, step
 from argand.outcomes.resume_codes import PARTS, Place, label_of, labelled, new_label
 from argand.runtime.environment import gpu
@@ -131,6 +132,13 @@ class Resolver:
         for number, base in checks.registered:
             if not issubclass(self.object(number), self.object(base)):
                 raise Mismatch(f"{self.rows[number]} is not registered with {self.rows[base]}")
+        for name, known in checks.operators:
+            try:
+                same = operators.identity(operators.packet_of(name)) == known
+            except (AttributeError, Unknown):  # it is not there yet
+                same = False
+            if not same:
+                raise Mismatch(f"operator {name} is another than it was")
 
     # ---------------------------------------------------------------- places
 

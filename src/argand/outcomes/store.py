@@ -27,7 +27,7 @@ from argand.outcomes.resume_codes import PARTS, unlabelled
 from argand.runtime import cache
 from argand.runtime.environment import current_gpu, environment, replaced
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 _MOST: Final = 16
 """Records of one code object; the oldest go."""
 _LARGEST: Final = 32 << 20
@@ -130,7 +130,7 @@ class Store:
 
 
 def _same(one: records.Record, other: records.Record) -> bool:
-    parts = ("rows", "calls", "files", "functions", "codes", "classes", "registered")
+    parts = ("rows", "calls", "files", "functions", "codes", "classes", "registered", "operators")
     return all(one[part] == other[part] for part in parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import Any
 
@@ -16,6 +17,8 @@ from argand.graph.operators.namespaces import OWN_OPERATIONS
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
 from argand.graph.trees import leaves
+from argand.outcomes import operators
+from argand.outcomes.reads import Unknown
 from argand.runtime.kernels import convolutions, products
 
 
@@ -40,7 +43,7 @@ def graph_key(program: AtenProgram) -> str | None:
         function, args, kwargs, meta = node.target, node.args, node.kwargs, node.meta
         target = node.op if node.op != "call_function" else names.get(id(function))
         if target is None:
-            target = names[id(function)] = str(function)
+            target = names[id(function)] = _name(function)
         given = f"{_text(args, numbers)},{_text(kwargs, numbers) if kwargs else '{}'}"
         value = meta.get("val")
         kind = kinds.get(id(value))
@@ -53,6 +56,14 @@ def graph_key(program: AtenProgram) -> str | None:
             f"layers {run.begin} {run.length} {run.count} {[list(map(position.get, row)) for row in run.given]}"
         )
     return "\n".join(parts)
+
+
+def _name(function: Any) -> str:
+    """Of an operation, with what an operator of a library's is made of, where that is known."""
+    if type(function) is torch._ops.OpOverload and function.namespace not in OWN_OPERATIONS:
+        with contextlib.suppress(Unknown):
+            return f"{function} {operators.identity(function)}"
+    return str(function)
 
 
 def told_by_layers(program: AtenProgram) -> set[fx.Node]:
@@ -87,8 +98,13 @@ def undescribed(program: AtenProgram) -> str:
     """What `graph_key` tells of in words that only this process understands; "" when another process would too."""
     for target in compat.targets_of(program.graph):
         if target is not operator.getitem:
-            if not isinstance(target, torch._ops.OpOverload) or target.namespace not in OWN_OPERATIONS:
-                return f"{target} is no operation of torch's or argand's own"
+            if not isinstance(target, torch._ops.OpOverload):
+                return f"{target} is no operator"
+            if target.namespace not in OWN_OPERATIONS:
+                try:
+                    operators.identity(target)
+                except Unknown as error:
+                    return str(error)
     left_out = told_by_layers(program)
     for node in program.graph.nodes:
         if node in left_out:

@@ -113,6 +113,7 @@ class Keeper:
             once,
             reason,
             registered,
+            self.guards.operators,
             history,
             special,
             _ALIASES,

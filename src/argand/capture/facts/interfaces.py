@@ -215,6 +215,7 @@ class GuardSet(Protocol):
 
     dynamics: Dynamics | None
     of_process: str
+    operators: set[str]
     of_rank: bool
     registered: list[tuple[type, type]]
 

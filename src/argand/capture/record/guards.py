@@ -83,6 +83,8 @@ class GuardSet:
         self.dynamics: Dynamics | None = None
         self.of_process = ""
         """What the capture relies on that is another in each process, if anything: hashes of texts, addresses."""
+        self.operators: set[str] = set()
+        """Operators of libraries that it calls: what they are made of is traced, and no guard tells if that changes."""
         self.of_rank = False
         """It relies on this process's rank in a group."""
         self.registered: list[tuple[type, type]] = []

@@ -18,7 +18,7 @@ from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import PLAIN
 from argand.capture.torch_functions.nested import dispatching
 from argand.graph import nested_tensors as jagged
-from argand.graph.operators.namespaces import OPERATORS, is_theirs
+from argand.graph.operators.namespaces import OPERATORS, is_theirs, name_of
 
 
 def concerns(builder: GraphBuilder, types: Iterable[type]) -> bool:
@@ -123,10 +123,8 @@ class TraceMode(TorchFunctionMode):
     ) -> object:
         builder = self.builder
         builder.observed += 1
-        if type(func) in OPERATORS and is_theirs(
-            func
-        ):  # what it is made of is traced, and no guard tells if it changes
-            builder.state.guards.of_process = f"what {func} is"
+        if type(func) in OPERATORS and is_theirs(func):
+            builder.state.guards.operators.add(name_of(func))
         try:
             if builder.entered or builder.dressed or builder.nested or (types and concerns(builder, types)):
                 return dispatch(self, func, types, args, kwargs or {})

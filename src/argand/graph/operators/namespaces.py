@@ -18,7 +18,17 @@ _OF_TORCH: Final = OWN_OPERATIONS | {
 OPERATORS: Final = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
+def is_others(namespace: str) -> bool:
+    """Whether the operators of a namespace are neither torch's nor argand's."""
+    return namespace not in _OF_TORCH
+
+
 def is_theirs(operator: Any) -> bool:
     """Whether one of `OPERATORS` is neither torch's nor argand's."""
+    return is_others(name_of(operator).partition("::")[0])
+
+
+def name_of(operator: Any) -> str:
+    """`namespace::operator` of one of `OPERATORS`, without its overload."""
     packet = operator.overloadpacket if type(operator) is torch._ops.OpOverload else operator
-    return str(packet._qualified_op_name).partition("::")[0] not in _OF_TORCH
+    return str(packet._qualified_op_name)
