@@ -12,7 +12,7 @@ from argand import events, garbage_collection
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.backends.programs import backward_entries
-from argand.backends.small_graphs import small_graph
+from argand.backends.small_graphs import Comparison, small_graph
 from argand.config import config
 from argand.errors import CacheError
 from argand.graph import compat
@@ -61,13 +61,13 @@ def stored_small(
         varies: it is for many sizes.
     """
 
-    def compare(args: Sequence[Any]) -> tuple[str | None, float]:
+    def compare(args: Sequence[Any]) -> Comparison:
         from argand.backends.eager_contest import Contest  # most processes compare nothing
 
         try:
             has_backward = records and bool(backward_entries.read(key)["parts"])
         except CacheError:
-            return None, 0.0
+            return None, 0.0, 0.0
         return Contest(compiled, graph).is_slower(args, has_backward)
 
     return small_graph(compiled, graph, lambda: key, compare, records=records, varies=varies, stored=True)
