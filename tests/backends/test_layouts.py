@@ -94,8 +94,13 @@ def test_times_beside_a_compiler_are_not_kept(monkeypatch):
     assert chosen(timer) and timer.asked == 4
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(1e-5, 25), (2.1e-4, 10), (2e-3, 5), (0.02, 3)])
-def test_quick_calls_are_timed_more_often(monkeypatch, seconds, rounds):
+@pytest.mark.parametrize(
+    ("seconds", "factor", "rounds"),
+    [(1e-5, 1, 25), (2.1e-4, 1, 10), (2e-3, 1, 5), (0.02, 1, 3), (0.02, 1.1, 3), (0.02, 1.3, 1), (3e-4, 3, 4)],
+)
+def test_quick_calls_are_timed_more_often_and_so_are_those_that_take_about_as_long(
+    monkeypatch, seconds, factor, rounds
+):
     now = [0.0]
     for clock in ("perf_counter", "thread_time"):
         monkeypatch.setattr(timing.time, clock, lambda: now[0])
@@ -104,8 +109,12 @@ def test_quick_calls_are_timed_more_often(monkeypatch, seconds, rounds):
     def call():
         now[0] += seconds
 
-    times = timing.time_calls([call, call], torch.device("cpu"))
-    assert times == pytest.approx([1e6 * seconds] * 2) and now[0] == pytest.approx(2 * seconds * (1 + rounds))
+    def other():
+        now[0] += seconds * factor
+
+    times = timing.time_calls([call, other], torch.device("cpu"))
+    assert times == pytest.approx([1e6 * seconds, 1e6 * seconds * factor])
+    assert now[0] == pytest.approx((1 + factor) * seconds * (1 + rounds))
 
 
 @pytest.mark.parametrize("disturbed_rounds", [1, 25])

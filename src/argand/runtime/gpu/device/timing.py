@@ -20,6 +20,7 @@ _LONG = 400.0  # microseconds from which a call is repeated less often
 _LEAST_ROUNDS_ON_HOST, _LONG_ON_HOST = 3, 0.03  # seconds of all rounds from which there are fewer
 _MOST_ROUNDS_ON_HOST, _SHORT_ON_HOST = 25, 0.004  # seconds of all rounds up to which there are more
 _LONGEST_ON_HOST = 0.15  # seconds of all rounds up to which there are more, as others had the processors in some
+_FAR = 1.2  # times that differ by more than this factor are not taken more often
 
 
 def can_time() -> bool:
@@ -81,21 +82,28 @@ def _elapsed(events: tuple[torch.cuda.Event, torch.cuda.Event]) -> float:
 
 
 def _on_host(calls: Sequence[Callable[[], object]]) -> list[float]:
-    for call in calls:
-        call()
+    """The first call of each makes ready what it needs, which seldom takes a long one much longer: it counts, too."""
     times: list[list[float]] = [[] for _ in calls]
     alone = torch.get_num_threads() == 1
     clock = time.thread_time if alone else time.perf_counter  # others may want the processor
-    watch, begin = Watch(), clock()
-    for number in range(1, 1 + _MOST_ROUNDS_ON_HOST):
+    watch, begin = Watch(), 0.0
+    for number in range(1 + _MOST_ROUNDS_ON_HOST):
         for taken, call in zip(times, calls):
             start = clock()
             call()
             seconds = clock() - start
             if watch.calm() or alone:
                 taken.append(1e6 * seconds)
+        begin = begin if number else clock()
         passed = clock() - begin
-        enough = number >= (_LEAST_ROUNDS_ON_HOST if passed > _LONG_ON_HOST else ROUNDS) and passed > _SHORT_ON_HOST
-        if enough and (passed > _LONGEST_ON_HOST or all(map(is_known, times))):
+        known = all(map(is_known, times))
+        least = 1 if known and _are_far_apart(times) else _LEAST_ROUNDS_ON_HOST if passed > _LONG_ON_HOST else ROUNDS
+        if number >= least and passed > _SHORT_ON_HOST and (known or passed > _LONGEST_ON_HOST):
             break
     return [min(taken) for taken in times] if all(map(is_known, times)) else [math.nan] * len(times)
+
+
+def _are_far_apart(times: Sequence[Sequence[float]]) -> bool:
+    """Whether one of some calls is quicker than all others, however much each time is off."""
+    quickest = sorted(map(min, times))[:2]
+    return len(quickest) == 2 and quickest[1] > _FAR * quickest[0]
