@@ -66,18 +66,38 @@ def test_what_takes_long_is_computed_once_a_call(monkeypatch: pytest.MonkeyPatch
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
     for number in range(2 * (1 + timed_choice._PAIRS)):
         assert found.known() is None and len(clock.calls) == number
-        found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+        found.run(lambda: clock.way("own", 1.5), lambda: clock.way("library", 2.0))
     assert found.known() is True and clock.calls.count("own") == clock.calls.count("library")
     assert all(len(set(clock.calls[first::period])) == 2 for period in (2, 3, 4) for first in range(period))
 
 
-def test_what_takes_no_time_is_decided_by_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second goes on where the first was about to make its program wait."""
+@pytest.mark.parametrize(("own", "calls"), [(1e-4, 1), (1.5e-4, 2)])
+def test_what_takes_no_time_is_decided_by_two_calls(own: float, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second goes on where the first was about to make its program wait; what is far apart takes one."""
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for _ in range(2):
-        found.run(lambda: clock.way("own", 1e-4), lambda: clock.way("library", 2e-4))
+    for _ in range(calls):
+        assert found.known() is None
+        found.run(lambda: clock.way("own", own), lambda: clock.way("library", 2e-4))
         assert clock.now < 2 * timed_choice._SHORT
-    assert found.known() is True
+    assert found.known() is True and len(clock.calls) >= 2 * (1 + timed_choice._PAIRS)
+
+
+def test_outcomes_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first call decides ten kinds, and ext4 takes up to 12 ms for each file that replaces another."""
+    clock, rivals, writes = Clock(monkeypatch), Rivals("products", lambda: False, 0.98), []
+    write = timed_choice.cache.write_note
+    monkeypatch.setattr(timed_choice.cache, "write_note", lambda *note: writes.append(note) or write(*note))
+    kinds = range(6)
+    for kind in kinds:  # of each a first call, which does not decide
+        rivals.run(lambda: clock.way("own", 0.1), lambda: clock.way("library", 0.2), kind)
+    for kind in kinds:
+        clock.settle(rivals, lambda: 0.1, lambda: 0.2, kind)
+        assert len(writes) == (1 if kind < 5 else 2)
+    assert all(Rivals("products", lambda: False, 0.98).taken(kind) for kind in kinds)
+    rivals.run(lambda: clock.way("own", 0.1), lambda: clock.way("library", 0.2), "begun")
+    clock.settle(rivals, lambda: 0.1, lambda: 0.2, "later")
+    rivals._write()  # as the process ends
+    assert Rivals("products", lambda: False, 0.98).taken("later")
 
 
 def test_one_interruption_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +134,7 @@ def test_calls_in_which_others_had_the_processors_do_not_decide(
 
 def test_luck_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of many calls of a way that is mostly slower takes less time than any of the other."""
+    monkeypatch.setattr(calm, "_ALIKE", 1.25)
     clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
     library = iter([*3 * [2e-4], 0.5e-4, *30 * [2e-4]])
     clock.settle(found, lambda: 1e-4, lambda: next(library))
@@ -125,6 +146,9 @@ def test_long_ones_are_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(timed_choice, "_LONG", 5.0)
     clock.settle(found, lambda: 1.0, lambda: 2.0)
     assert len(clock.calls) == 2 * (1 + timed_choice._LEAST_PAIRS) and found.known() is True
+    clock.calls.clear()
+    clock.settle(found, lambda: 0.001, lambda: 0.002, "far apart")
+    assert len(clock.calls) == 2 * (1 + timed_choice._FAR_PAIRS) and found.taken("far apart")
 
 
 def test_times_that_are_close_are_taken_more_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ is timed: a process is to compute what another one does.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import field
@@ -23,15 +24,18 @@ from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, process, processor
 from argand.runtime.kernels.calm import Watch, is_known
 from argand.runtime.kernels.texts import text_of
+from argand.threads import at_end
 
 _PAIRS = 4  # of times of a kind
 _MOST_PAIRS = 24
 _SHORT = 0.002  # seconds of all up to which there are more pairs, and of a call: it computes nothing more then
 _CLOSE, _LONGER = 1.2, 0.02  # two times that differ by less than this factor are taken more often, for so many seconds
 _LEAST_PAIRS, _LONG = 2, 0.05  # seconds of all from which there are fewer
+_FAR, _FAR_PAIRS = 1.5, 3  # times that differ by more than this factor are taken less often
 _FIRST = (1, 1, 0, 0, 0)  # of pairs: so nothing that happens every second, third or fourth time is always one way's
 _KINDS = 8  # for which the library has to be faster, before the own way is not asked any more
 _MOST_KINDS = 500  # that are remembered
+_BETWEEN = 1.0  # seconds between two writings of outcomes, while more are to come
 _MOST_DISTURBED = 6  # calls in which others had the processors, before none is timed for a while
 _REST, _LONGEST_REST = 0.05, 20.0  # seconds of the first while, and of the longest: each is twice as long as the last
 
@@ -93,10 +97,15 @@ class _Trial:
             return True
         if not is_known(own) or not is_known(library):
             return False
-        close = self.gain / _CLOSE < self.ratio < self.gain * _CLOSE
-        if passed > _LONG and not close:
-            return True
-        return number >= _PAIRS and passed > (_LONGER if close else _SHORT)
+        if self._within(_CLOSE):
+            return number >= _PAIRS and passed > _LONGER
+        if not self._within(_FAR):
+            return number >= (_PAIRS if passed <= _SHORT else _FAR_PAIRS if passed <= _LONG else _LEAST_PAIRS)
+        return passed > _LONG or (number >= _PAIRS and passed > _SHORT)
+
+    def _within(self, factor: float) -> bool:
+        """Whether the ratio is that close to the one at which the ways are worth the same."""
+        return self.gain / factor < self.ratio < self.gain * factor
 
 
 class Rivals:
@@ -117,6 +126,9 @@ class Rivals:
         self._taken: dict[tuple[int, Hashable], bool] = {}  # by threads and kind
         self._trials: dict[tuple[int, Hashable], _Trial] = {}
         self._known_outcomes: dict[int, dict[str, bool]] = {}  # by threads and the digest of a kind: what is known
+        self._unwritten: set[int] = set()  # numbers of threads for which more is known than is kept
+        self._written = -math.inf
+        at_end(self._write)
 
     def known(self) -> bool | None:
         """Whether the own way is faster here for some kind; None where nobody knows yet."""
@@ -172,15 +184,22 @@ class Rivals:
         threads, kind = place
         own_is_faster = self._taken[place] = ratio < self._gain
         self._trials.pop(place, None)
-        outcomes = self._known_outcomes[threads] = {
-            **self._read(threads),
-            **self._outcomes(threads),
-            _digest(kind): own_is_faster,
-        }
-        if len(outcomes) <= _MOST_KINDS:
-            cache.write_note(self._note(threads), {name: "own" if own else "library" for name, own in outcomes.items()})
+        self._outcomes(threads)[_digest(kind)] = own_is_faster
+        self._unwritten.add(threads)
+        if not self._trials or time.monotonic() > self._written + _BETWEEN:
+            self._write()
         text = f"{self.name}: argand's own takes {ratio:.2f} of the library's time here"
         events.emit("autotuning", "runtime", text, product=self.name, chosen="own" if own_is_faster else "library")
+
+    def _write(self) -> None:
+        """Keep what is known: a first call decides some ten kinds, and each writing takes 0.3 to 12 ms."""
+        for threads in list(self._unwritten):
+            outcomes = self._known_outcomes[threads] = {**self._read(threads), **self._outcomes(threads)}
+            if len(outcomes) <= _MOST_KINDS:
+                texts = {name: "own" if own else "library" for name, own in outcomes.items()}
+                cache.write_note(self._note(threads), texts)
+        self._unwritten.clear()
+        self._written = time.monotonic()
 
     def _outcomes(self, threads: int) -> dict[str, bool]:
         if threads not in self._known_outcomes:
@@ -201,6 +220,7 @@ class Rivals:
         self._taken.clear()
         self._trials.clear()
         self._known_outcomes.clear()
+        self._unwritten.clear()
 
 
 def _typical(times: list[float]) -> float:
