@@ -503,6 +503,16 @@ def _(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return -gradient
+
+
 HOOKED = torch.nn.Identity()
 HOOKED.register_forward_hook(lambda module, given, result: smallest(result))
 
@@ -523,6 +533,7 @@ def test_frames_that_lose_run_as_if_argand_were_not_there(gradients: bool, monke
         lambda x: smallest(x): 1,
         lambda x: smallest(x).sin() * 2: 1,
         lambda x: HOOKED(x): 1,
+        lambda x: Reversed.apply(smallest(x)): 1,
         lambda x: torch.vmap(torch.sin)(counted(TOTAL, smallest(x))): 1,  # nothing can be compiled of it
         lambda x: smallest(x) * torch.rand(()).ceil(): 0,
         lambda x: smallest(x) + 1 if torch.compiler.is_compiling() else smallest(x): 0,
