@@ -43,6 +43,7 @@ typedef struct LooksLeftAlone LooksLeftAlone;
 typedef struct {
     uint64_t settled, lost; /* classes of sizes of which it is known which is faster; in which the frame's own code is */
     uint64_t first, later;  /* ns: the first run of a pair; what the graphs of transformed code gain after it */
+    uint64_t own, compiled; /* ns: of all pairs until now */
     unsigned again;         /* runs of the frame's own code until both are timed again */
     int size_class, pairs, won, quiet, strange;
     bool half;

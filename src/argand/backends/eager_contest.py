@@ -55,7 +55,7 @@ _SLOWER = 1.03  # from which it is run by eager's kernels
 _GAINS = 0.97  # of eager's time, which a small graph may take: where memory is cold, compiled code costs more
 _COLD = 10e-6  # seconds that a node on autograd's tape takes longer there
 _SMALL_ELEMENTS = 1 << 20  # of the arguments of a graph that may be too small to gain: they are copied
-_SMALL_NODES = 24
+_SMALL_NODES = 128
 _TAPE = 10  # operations whose gains are what a node on autograd's tape costs that draws random numbers
 _POINTS = 3500  # numbers, computed one by one, that gain as much as an operation does
 _TORCHS = ("torch", "_operator", "operator", "math", "builtins")
@@ -383,7 +383,7 @@ def _is_torchs(node: fx.Node) -> bool:
     if node.op != "call_function":
         return True
     if isinstance(target, torch._ops.OpOverload):
-        return target.namespace in ("aten", "prims")
+        return target.namespace in ("aten", "prims") or target._schema.name == "argand::numpy_call"
     home = str(getattr(target, "__module__", None) or type(target).__module__)
     if home.startswith("argand."):
         return target.__name__ == "autograd_function"  # of graphs that are looked at, too

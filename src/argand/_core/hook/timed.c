@@ -6,9 +6,11 @@
 #include <time.h>
 
 #define QUIET_RUNS 4       /* in a row, in which all was known of what ran */
+#define BALANCED_PAIRS 4   /* in which either was first as often as second: its calls may come in twos, large and small */
 #define MOST_PAIRS 24
-#define LEAD_OWN 5         /* pairs that the frame's own code won beyond those that it lost, to be taken */
-#define LEAD_COMPILED 3
+#define LEAD_OWN 4         /* pairs that the frame's own code won beyond those that it lost, to be taken before that */
+#define LEAD_COMPILED 2
+#define OUTLIER 4          /* times the other of the pair, of which no more is counted */
 #define LONG_RUN 10000000  /* ns: from here on one pair is enough, should transformed code win clearly */
 #define STRANGE_RUNS 200   /* of other sizes than those that are being timed */
 #define TIMED_AGAIN 1024   /* runs of the frame's own code; four times as many each time */
@@ -109,6 +111,7 @@ settle(Entry *entry, bool own)
         entry->timing.again = entry->timing.again == 0 ? TIMED_AGAIN : Py_MIN(entry->timing.again, UINT32_MAX / 4) * 4;
         entry->passed = 0;
     }
+    entry->timing.own = entry->timing.compiled = 0;
     entry->timing.quiet = entry->timing.pairs = entry->timing.won = entry->timing.strange = 0;
     entry->timing.half = false;
 }
@@ -117,14 +120,19 @@ static void
 note_pair(Entry *entry, uint64_t own, uint64_t compiled)
 {
     EntryTiming *state = &entry->timing;
+    own += state->later;
     state->pairs++;
-    state->won += own + state->later < compiled - compiled / 32;
-    int lead = 2 * state->won - state->pairs;
-    if (lead <= -LEAD_COMPILED || (compiled >= LONG_RUN && own > compiled + compiled / 4)) {
+    state->won += own < compiled - compiled / 32;
+    state->own += Py_MIN(own, OUTLIER * compiled);
+    state->compiled += Py_MIN(compiled, OUTLIER * own);
+    if (compiled >= LONG_RUN && own > compiled + compiled / 4) {
         settle(entry, false);
+        return;
     }
-    else if (lead >= LEAD_OWN || state->pairs >= MOST_PAIRS) {
-        settle(entry, lead > 0);
+    int lead = 2 * state->won - state->pairs;
+    bool faster = state->own < state->compiled - state->compiled / 32, last = state->pairs >= MOST_PAIRS;
+    if (state->pairs % BALANCED_PAIRS == 0 && (last || (faster ? lead >= LEAD_OWN : lead <= -LEAD_COMPILED))) {
+        settle(entry, faster);
     }
 }
 
