@@ -258,6 +258,38 @@ def test_strided_convolutions():
     calls_of(f, [torch.randn(2, 3, n, n) for n in (16, 18, 21, 33, 40)])
 
 
+def conv(count, kernel, stride, weight=0.1):
+    """So many convolutions of one channel, one after the other."""
+
+    def f(x):
+        for _ in range(count):
+            x = F.conv2d(x, torch.full((1, 1, kernel, kernel), weight), stride=stride, padding=kernel // 3)
+        return x.flatten(1) * x.shape[-1], x.shape[-2] / x.shape[-1]
+
+    return f
+
+
+QUOTIENTS = {
+    "patches": conv(1, 4, 4),
+    "large patches": conv(1, 16, 16),
+    "overlapping": conv(1, 7, 4),
+    "five": conv(5, 3, 2),
+    "pools": lambda x: (y := F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 3, 3, ceil_mode=True)) * y.shape[-1],
+    "frames": lambda x: (y := x.flatten().unfold(0, 400, 160)) * y.shape[0],
+}
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_sizes_that_are_quotients_are_found(name):
+    sizes = ((64, 64), (71, 83), (65, 129), (127, 66), (161, 95), (97, 223))
+    calls_of(QUOTIENTS[name], [torch.randn(1, 1, *size) for size in sizes])
+
+
+def test_a_size_that_is_nearly_a_quotient_is_none():
+    rows = [torch.randn(1, 1, n) for n in (64, 71, 97, 20001)]
+    calls_of(lambda x: F.interpolate(x, scale_factor=0.2501).shape, rows, compiles=4)
+
+
 def test_transposed_inputs():
     calls_of(lambda x: x.contiguous() * x.stride(0) + x.stride(1), [torch.randn(5, n).t() for n in (4, 6, 9)])
 

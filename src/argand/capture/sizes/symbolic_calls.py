@@ -5,9 +5,11 @@ What works at the hint but not at the probes works under a condition, which is s
 
 from __future__ import annotations
 
+import bisect
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +65,8 @@ _TERMS = frozenset([
 _ITEMS = frozenset((_Tensor.__getitem__, _Tensor.__setitem__, _Tensor.select, torch.select))
 _FILLS = {torch.full: 0, _Tensor.new_full: 1, torch.full_like: 0, _Tensor.fill_: 0, _Tensor.masked_fill: 0}
 """Functions that fill a tensor with a number, and which argument says its sizes."""
+_FARTHEST = 1 << 10
+"""How far from the hint is looked for where a quotient grows."""
 _APART = frozenset(["unbind", "split", "unsafe_split", "chunk", "unsafe_chunk", "tensor_split"])
 _LARGEST = {
     **{
@@ -287,7 +291,53 @@ class ProbedCall:
         if not siblings or not alike or not all(same_structure(result, sibling) for sibling in siblings):
             self.result = result
             self.learn()
+        self._know_quotients(result, siblings)
         return result, siblings
+
+    def _know_quotients(self, result: object, siblings: list[Any]) -> None:
+        """Find the sizes of results that are quotients by more than the hint and the probes tell apart (those of a
+        convolution of stride 4): where they grow says by what."""
+        table = self.dynamics.table
+        for place, tensors in enumerate(zip(*map(tensors_of, (result, *siblings)))):
+            for dim, sizes in enumerate(zip(*[tensor.shape for tensor in tensors])):
+                table.fit(sizes, at=(0, *PROBED), measured=functools.partial(self._measured, place, dim, sizes))
+
+    def _measured(self, place: int, dim: int, sizes: Sequence[int]) -> Expr | None:
+        """A size as a rounded quotient of one symbol."""
+        whole = [sym for sym in self.symbols if self.dynamics.table.kinds[sym] == "int"]
+        quotients = (self._quotient(sym, place, dim, sizes) for sym in whole)
+        return next((quotient for quotient in quotients if quotient is not None), None)
+
+    def _quotient(self, sym: Sym, place: int, dim: int, sizes: Sequence[int]) -> Expr | None:
+        """A size as the rounded quotient of one symbol, which it was seen to be at a dozen values; None where it is no
+        such.
+
+        Arguments:
+            place, dim: of the size among the results.
+            sizes: at the hint and the probes.
+        """
+        table, step = self.dynamics.table, self.dynamics.memory.modulus.get(sym.name, 1)
+        hint, base, size = int(table.hints[sym]), self._probe(0), sizes[0]
+
+        def at(turn: int) -> int:
+            return int(tensors_of(self.computed({**base, sym: hint + step * turn}))[place].shape[dim])
+
+        def grown(least: int) -> int:
+            return bisect.bisect_left(range(_FARTHEST), True, key=lambda turn: at(turn) >= least)
+
+        try:
+            first, second, third = grown(size + 1), grown(size + 2), grown(size + 3)
+            if not 0 < first < second < third < _FARTHEST:
+                return None
+            divisor = step * (second - first)
+            quotient = (sym + ((size + 1) * divisor - hint - step * first)) // divisor
+            far = _FARTHEST << 7  # where 0.2501 * n is no quarter
+            seen = {turn: at(turn) for turn in (1, 2, 3, second - 1, third - 1, 2 * third, 5 * third + 1, far)}
+        except IndexError:  # it fails there
+            return None
+        holds = all(table.evaluate(quotient, {sym: hint + step * turn}) == size for turn, size in seen.items())
+        vector = table.vector(quotient)
+        return quotient if holds and [vector[i] for i in (0, *PROBED)] == [*sizes] else None
 
     def _into_as_many(self, run: Run, parts: int | None) -> Run:
         """`run` that raises where a tensor is taken apart into more or fewer than at the hint."""

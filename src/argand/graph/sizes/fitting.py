@@ -75,12 +75,18 @@ class Fitter:
             self._seen.add(expr)
             self._learned.append(expr)
 
-    def fit(self, values: Sequence[Number], at: Sequence[int] | None = None) -> int | Expr | None:
+    def fit(
+        self,
+        values: Sequence[Number],
+        at: Sequence[int] | None = None,
+        measured: Callable[[], Expr | None] = lambda: None,
+    ) -> int | Expr | None:
         """The expression with these values; None when there is none of a simple kind.
 
         Arguments:
             values: integers; also floats, for symbols of floats.
             at: the assignments that the values belong to; default: all.
+            measured: finds the expression in another way, where there is none or one that is not for all numbers.
         """
         first = values[0]
         if all(value == first for value in values):
@@ -99,7 +105,14 @@ class Fitter:
             self._keep_remainders(known, places)
         if known is not None or not all(isinstance(value, int) for value in vector):
             return known
+        before = len(self.conditions)
         expr = search.compose(vector)  # type: ignore[arg-type]
+        if expr is None or len(self.conditions) > before:
+            other = measured()
+            if other is not None:
+                expr = other
+                for condition in list(self.conditions)[before:]:
+                    del self.conditions[condition]
         if expr is None or tuple([self.vector(expr)[place] for place in places]) != vector:
             return None
         self.learn(expr)
@@ -185,6 +198,7 @@ class _Search:
             (self._scaled, blocks),
             (self._shifted, blocks),
             (self._sum, blocks),
+            (self._pair, blocks),
             (self._affine, symbols),
             (self._product, blocks if depth else []),
             (self._plane, symbols),
@@ -226,11 +240,14 @@ class _Search:
                 return expr * int(line[0]) + int(line[1])
         return None
 
+    def _pair(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
+        rest = _exact(vector, known)
+        factor = None if rest is None else self.known.get((int, rest))
+        return None if factor is None else expr * factor
+
     def _product(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
         rest = _exact(vector, known)
-        if rest is None:
-            return None
-        factor = self.known.get((int, rest)) or self.compose(rest, depth - 1)
+        factor = None if rest is None else self.compose(rest, depth - 1)
         return None if factor is None else expr * factor
 
     def _plane(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:

@@ -413,14 +413,22 @@ class SymbolTable:
 
     # ---------------------------------------------------------------- fitting
 
-    def fit(self, values: Sequence[Number], *, at: Sequence[int] | None = None) -> int | Expr | None:
+    def fit(
+        self,
+        values: Sequence[Number],
+        *,
+        at: Sequence[int] | None = None,
+        measured: Callable[[], Expr | None] = lambda: None,
+    ) -> int | Expr | None:
         """The expression with these values under the assignments, or those `at` some of them (0 is the hint).
+
+        Arguments: as for `Fitter.fit`.
 
         Returns:
             The expression, a number when nothing varies; None when there is none (also for a float that varies and is
             no symbol's value).
         """
-        return self.fitter.fit(values, at)
+        return self.fitter.fit(values, at, measured)
 
     def know(self, value: Expr) -> None:
         """Let `fit` find this expression by its vector."""
