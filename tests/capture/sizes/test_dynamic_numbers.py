@@ -505,6 +505,11 @@ def test_the_size_that_a_number_is_within() -> None:
     run(lambda x, k: x + x.topk(k, 1).values.sum(1, keepdim=True), [(torch.randn(shape), k) for shape, k in calls])
 
 
+def test_numbers_that_are_no_larger_than_a_constant_size() -> None:
+    calls = [(torch.randn(2, 20), t, k) for t, k in ((0.7, 5), (0.8, 5), (1.0, 10), (0.9, 3), (0.5, 7), (0.6, 20))]
+    run(lambda x, t, k: (x / t).topk(k).values[..., -1:], calls, 3)
+
+
 @pytest.mark.parametrize("name", EQUAL)
 def test_numbers_that_equal_two_sizes_at_once(name: str) -> None:
     run(EQUAL[name], [(torch.ones(a, b, 8), a, b) for a, b in ((6, 14), (4, 17), (7, 15))])

@@ -452,6 +452,11 @@ class ProbedCall:
             equal = self._works_ordered(small, large, equal=True)
             if (equal or table.hints[small] < table.hints[large]) and self._works_ordered(small, large):
                 self.dynamics.learn(Relation("le" if equal else "lt", small, large), asserted=True)
+        constants = sorted({size for expr, size in self.exprs if not isinstance(expr, Expr)}, reverse=True)
+        for small, most in itertools.product((sym for sym in known if sym in numbers), constants):
+            if table.hints[small] <= most < max(table.assignments[i][small] for i in PROBED):
+                if all(self._works({**probe, small: min(probe[small], most)}) for probe in map(self._probe, PROBED)):
+                    self.dynamics.learn(Relation("le", small, most), asserted=True)
 
     def _works_ordered(self, small: Sym, large: Sym, *, equal: bool = False) -> bool:
         for i in PROBED:
