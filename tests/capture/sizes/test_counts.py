@@ -207,6 +207,8 @@ SERVED: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "select": lambda x, n: x.select(0, n) / (n + 1),
     "compared": lambda x, n: (x > n).sum() + torch.where(x == n, x, x + 1),
     "written": lambda x, n: x.clone().__setitem__(n, 5.0) or x,
+    "limits": lambda x, n: x.clamp(n, 8) + x.clamp(max=n),
+    "alpha": lambda x, n: x.add(x, alpha=n),
 }
 
 

@@ -62,6 +62,7 @@ _TERMS = frozenset([
     for name in (base, f"{base}_", f"__{base}__", f"__r{base}__", f"__i{base}__")
     if hasattr(owner, name)
 ])  # fmt: skip
+_LIMITS = frozenset((torch.clamp, torch.clip, _Tensor.clamp, _Tensor.clamp_, _Tensor.clip, _Tensor.clip_))
 _ITEMS = frozenset((_Tensor.__getitem__, _Tensor.__setitem__, _Tensor.select, torch.select))
 _FILLS = {torch.full: 0, _Tensor.new_full: 1, torch.full_like: 0, _Tensor.fill_: 0, _Tensor.masked_fill: 0}
 """Functions that fill a tensor with a number, and which argument says its sizes."""
@@ -256,7 +257,7 @@ class ProbedCall:
         sizes = _FILLS.get(self.func)
         if sizes is not None and len(self.args) > sizes:
             return not any(type(each) in SYMBOLIC for each in compat.tree_flatten(self.args[sizes])[0])
-        return self.func in _TERMS and not self.kwargs
+        return self.func in _TERMS | _LIMITS and self.kwargs.keys() <= {"min", "max", "alpha"}
 
     def compute(self) -> tuple[Any, list[Any]]:
         """(result at the hint, results at the probes).
