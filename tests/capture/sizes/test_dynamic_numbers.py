@@ -457,6 +457,10 @@ def test_one_graph_for_numbers_on_both_sides_of_a_limit(name, backend):
         assert_same(LIMITED[name](*args), compiled(*args))
 
 
+def test_a_number_that_is_its_limit_first() -> None:
+    run(lambda x, n: x * min(n, 9) - max(9, n), [(X, n) for n in (5, 9, 12, 3, 8, 10)])
+
+
 def test_one_graph_for_floats_on_both_sides_of_a_limit() -> None:
     run(lambda x, v: (x * min(v, 5.0) - max(0.5, v), max(min(v, 6.5), -0.0)), [(X, a / 2) for a in (6, 5, 14, 11, 3)])
 

@@ -7,6 +7,7 @@ does not is a fact to learn: the attempt is given up and the frame interpreted a
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -334,7 +335,7 @@ class Dynamics:
         if tuple(map(FUNCTIONS[name], *vectors)) in vectors:
             if key in memory.bends or (type(one) is float and isinstance(a, Expr) and isinstance(b, Expr)):
                 return NotImplemented
-            memory.bends[key] = Relation("le", a, b)
+            memory.bends[key] = Relation("lt" if any(map(operator.gt, *vectors)) else "le", a, b)  # they may be equal
             memory.learned += 1
             raise Restart
         memory.extrema[key] = frozenset(self.places[sym] for sym in self.table.inputs(a) | self.table.inputs(b))
