@@ -222,6 +222,30 @@ def test_0_and_1_are_served_with_larger_numbers_where_they_are_terms_or_indices(
     assert len(findings.recompiles) == 1
 
 
+SIGNED: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "item": SERVED["item"],
+    "full": SERVED["fill"],
+    "python": lambda x, n: (x * (n % 3) + n // 2 - n**2, n >> 1, -n, n * 0.5),
+    "limits": lambda x, n: x * max(n, 2) + min(n, 3) + x.clamp(n, n + 1),
+    "branch": lambda x, n: x * n if n > 2 else x - n,
+    "both": lambda x, n: x[: n + 9] * n if n > -9 else x,
+    "diagonal": lambda x, n: x.view(2, 5).tril(n) * n,
+    "root": lambda x, n: x * (abs(n) + 1) ** 0.5,
+}
+COMPILES = {"branch": 3, "both": 5, "limits": 4, "diagonal": 5, "item": 3, "root": 3}
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_numbers_that_were_seen_with_both_signs(name: str) -> None:
+    compiled, x = argand.compile(SIGNED[name], backend="native", fullgraph=True), torch.arange(10.0)
+    findings = Findings()
+    with findings.listening():
+        for number in (3, -2, 5, -7, -1, 4, 2, -9, 6, 0, 1):
+            want, got = SIGNED[name](x, number), compiled(x, number)
+            assert str(want) == str(got), number
+    assert len(findings.graphs) <= COMPILES.get(name, 2)
+
+
 def losses(x: torch.Tensor, n: int) -> Any:
     low, high = x.min().item(), x.max().item()
     return x * low + high, low, {"high": high}

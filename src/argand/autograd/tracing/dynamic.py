@@ -214,6 +214,8 @@ class Tracing:
         if self.table.kinds[sym] == "float":
             probes = [probe[sym] for probe in self.table.probes]
             return [value * scale for scale in (1.0, 1.25, 1.5) for value in probes][:MORE_ROWS]
+        if len({assignment[sym] < 0 for assignment in self.table.assignments}) > 1:
+            return None  # of both signs: as capture probed, not near the call's number
         hint = int(hint)
         low = sym.minimum if sym.minimum is not None else min(hint - 1000, -1000)
         high = self.table.maximum.get(sym, max(4 * abs(hint) + 256, hint + 256))

@@ -252,6 +252,7 @@ class History(Protocol):
     values: dict[str, set[bytes]]
     changing: set[str]
     varying: set[str]
+    signs: set[str]
     fixed: set[str]
 
 
@@ -515,6 +516,7 @@ class Dynamics(Symbols, Protocol):
     bounded: set[tuple[Expr, torch.device]]
 
     memory: Memory
+    of_both_signs: bool
     unbacked: Unbacked | None
 
     @property
@@ -533,6 +535,7 @@ class Dynamics(Symbols, Protocol):
     def learn(self, relation: Relation, asserted: bool = False) -> None: ...
     def give_up(self, symbols: object, why: Relation) -> NoReturn: ...
     def nearer(self) -> None: ...
+    def one_sign(self) -> None: ...
     def settle(self) -> None: ...
     def fits(self, value: object) -> bool: ...
     def nodes(self, builder: GraphBuilder) -> Nodes: ...

@@ -178,8 +178,8 @@ class ProbedCall:
         if counts & whole:
             symbolic_tensors.give_up(self.builder, counts & whole)
         for sym in whole:
-            if sym in places and places[sym].what == "int" and table.hints[sym] > 1:
-                dynamics.require(Relation("ge", sym, 2))
+            if sym in places and places[sym].what == "int" and table.hints[sym] not in (0, 1):
+                dynamics.require(Relation("ge", sym, 2) if table.hints[sym] > 1 else Relation("lt", sym))
 
     def _refuse_overflow(self, result: object) -> None:
         """Make a constant of a number that eager refuses to convert to the dtype of a result, and guard of others that
@@ -385,6 +385,9 @@ class ProbedCall:
 
     def learn(self) -> None:
         """Raises Restart: an order, an equality, a divisibility, or constants were learned."""
+        table = self.dynamics.table
+        if any(table.kinds[sym] == "int" and sym.minimum is None for sym in self.symbols):
+            self.dynamics.one_sign()
         self._learn_order()
         equalities = self._equalities()
         for relation in [r for r in equalities if self._works_when_equal([r])] or self._together(equalities):

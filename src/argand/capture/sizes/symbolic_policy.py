@@ -27,8 +27,6 @@ from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
 _LIMIT = 1 << 62
-_RANGES = {"float": (None, None), -1: (None, -1), 0: (0, None)}
-"""Of a float, or of an integer: negative or not."""
 _MISSING = object()
 _CAPTURES = 16  # whose sizes are remembered
 
@@ -42,6 +40,7 @@ class History:
     Fields:
         sizes, strides, numbers: what the last capture saw.
         varying: places seen with different values.
+        signs: places of integers that were seen with both signs.
         moving: locals with numbers that vary, be they seen once (`moving_numbers`).
         fixed: numbers that the program turned out to need as constants.
         shapes: sizes by source, of each of the last captures.
@@ -53,6 +52,7 @@ class History:
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
     varying: set[str] = field(default_factory=set)
+    signs: set[str] = field(default_factory=set)
     moving: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
     shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
@@ -168,6 +168,8 @@ class Policy:
         other = before is not value and before is not _MISSING and before != value
         if other or (history.moving and moving_numbers.is_one(history.moving, source)):
             history.varying.add(place)
+        if what == "int" and type(before) is int and (before < 0) != (value < 0):
+            history.signs.add(place)
         if what == "float" and not (value == value and abs(value) < 1e300):
             return False
         if what == "int" and not -_LIMIT < value < _LIMIT:
@@ -205,8 +207,11 @@ def number_input(state: CaptureState, source: Source, value: Any) -> object:
     """The symbolic number for a Python number found outside; the number itself where it is a constant after all."""
     dynamics = dynamics_of(state)
     what = "int" if type(value) is int else "float"
-    low, high = _RANGES["float" if what == "float" else min(max(value, -1), 0)]
     place = Place(source, what)
+    both = state.policy is not None and f"{source.name()}: {what}" in state.policy.history.signs
+    low, high = (None, None) if what == "float" else (None, -1) if value < 0 else (0, None)
+    if both and not dynamics.memory.one_sign:
+        dynamics.of_both_signs, low, high = True, None, None
     expr = dynamics.symbol(place, value, low=low, high=high)
     if not isinstance(expr, Expr):
         counts = any(constant in (0, 1) for constant in dynamics.memory.constants.values())

@@ -18,7 +18,17 @@ from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Unbacked
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt, is_one, is_whole
+from argand.capture.facts.values.symbolic import (
+    SYMBOLIC,
+    SymbolicFloat,
+    SymbolicInt,
+    evaluated,
+    expr_of,
+    hint_of,
+    is_one,
+    is_whole,
+    plain_of,
+)
 from argand.capture.facts.values.symbols import Memory, Place
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_emit import Nodes, text
@@ -51,6 +61,7 @@ class Dynamics:
         places: where each symbol is found at run time; also symbols that are only another name of an expression.
         required: the guards, with the position in the user's program that needed each.
         bounded: bytes of tensors that are known to fit on a device (memory.py).
+        of_both_signs: there are integers that may have either sign.
     """
 
     def __init__(self, state: CaptureState, memory: Memory) -> None:
@@ -64,7 +75,7 @@ class Dynamics:
         self.bounded: set[tuple[Expr, torch.device]] = set()
         self._values: dict[Place, object] = {}
         self._by_size: dict[int, list[Sym]] = {}
-        self._asserted = 0
+        self._asserted, self.of_both_signs = 0, False
         self._nodes: Nodes | None = None
         self.unbacked: Unbacked | None = None
         self.keys: dict[int, object] = {}
@@ -106,6 +117,13 @@ class Dynamics:
             self.record(Relation("eq", alias, same))
             return same
         return self._new(place, hint, name, low, high, above)
+
+    def one_sign(self) -> None:
+        """Raises Restart where there are such: they have the call's sign from here on."""
+        if self.of_both_signs:
+            self.memory.one_sign = True
+            self.memory.learned += 1
+            raise Restart
 
     def _equal(self, place: Place, hint: int) -> Sym | None:
         """Equal sizes are one symbol until a call shows otherwise, but not of one tensor whose sizes were seen to vary:
@@ -183,7 +201,7 @@ class Dynamics:
     def arithmetic(self, name: str, left: object, right: object) -> object:
         """`left name right`, of plain and symbolic numbers."""
         function = FUNCTIONS[name]
-        if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
+        if self.unbacked is not None and self.unbacked.among(expr_of(left), expr_of(right)):
             self._defined_for_all(name, left, right)
         if name == "pow" and is_one(left, right):
             return 1.0
@@ -192,11 +210,11 @@ class Dynamics:
             self.compare("ne", right, 0)
         whole = type(right) is int and right >= 0
         if name == "pow" and not whole and type(left) is not complex and not self.compare("gt", left, 0):
-            left, right = _plain(left), _plain(right)  # may raise, or be complex, for others
-        hint = _evaluated(function, left, right)
+            left, right = plain_of(left), plain_of(right)  # may raise, or be complex, for others
+        hint = evaluated(function, left, right)
         if type(hint) not in (int, float):
-            return function(_plain(left), _plain(right))
-        a, b = _expr(left), _expr(right)
+            return function(plain_of(left), plain_of(right))
+        a, b = expr_of(left), expr_of(right)
         if is_whole(left) and is_whole(right):
             expr = self._polynomial(name, a, b)
             if expr is not None:
@@ -205,7 +223,7 @@ class Dynamics:
                 return self.wrap(expr, hint)
             varies = rule == "exponent" and type(right) in SYMBOLIC
             if varies and type(hint) is int and not self._is_small_power(name, left, right):
-                right, b = _plain(right), _plain(right)
+                right, b = plain_of(right), plain_of(right)
         result = self._define(name, hint, (left, right), a, b)
         if name == "pow" and type(result) is SymbolicFloat:
             self.compare("le", result, sys.float_info.max)  # the guard computes it, and what overflows raises here
@@ -225,7 +243,7 @@ class Dynamics:
             raise ZeroDivisionError("division by zero")
         if rule == "exponent" and not (type(right) is int and 0 <= right <= 64):
             for number in (left, right):
-                _plain(number)
+                plain_of(number)
 
     def _polynomial(self, name: str, a: Any, b: object) -> object:
         if name == "add":
@@ -250,8 +268,8 @@ class Dynamics:
             op, bound = DOMAIN[name]
             self.compare(op, value, bound)
         if name in BOUNDED and type(value) is SymbolicFloat and not self._is_bounded(value, BOUNDED[name]):
-            return FUNCTIONS[name](_plain(value))
-        hint = _evaluated(FUNCTIONS[name], value)
+            return FUNCTIONS[name](plain_of(value))
+        hint = evaluated(FUNCTIONS[name], value)
         if type(value) is SymbolicInt:
             if name == "neg":
                 return self.wrap(-value.expr, hint)
@@ -267,9 +285,9 @@ class Dynamics:
 
     def function(self, name: str, *values: object) -> object:
         """A function of several numbers."""
-        if self.unbacked is not None and self.unbacked.among(*map(_expr, values)):
-            return FUNCTIONS[name](*map(_plain, values))
-        return self._define(name, _evaluated(FUNCTIONS[name], *values), values, *map(_expr, values))
+        if self.unbacked is not None and self.unbacked.among(*map(expr_of, values)):
+            return FUNCTIONS[name](*map(plain_of, values))
+        return self._define(name, evaluated(FUNCTIONS[name], *values), values, *map(expr_of, values))
 
     def _is_bounded(self, value: SymbolicFloat, limit: float) -> bool:
         """Whether a float is from -limit to limit, guarded; quotients of sizes are, of data only the graph knows."""
@@ -298,14 +316,14 @@ class Dynamics:
             self.nearer()
         except (ArithmeticError, ValueError, TypeError):
             pass  # the function is not defined for some of the probes: the numbers are constants
-        return FUNCTIONS[name](*[_plain(operand) for operand in operands])
+        return FUNCTIONS[name](*[plain_of(operand) for operand in operands])
 
     def select(self, name: str, left: object, right: object) -> object:
         """`min` or `max` of two numbers: a number of its own, or one of them, by a guard."""
-        unbacked = self.unbacked is not None and bool(self.unbacked.among(_expr(left), _expr(right)))
+        unbacked = self.unbacked is not None and bool(self.unbacked.among(expr_of(left), expr_of(right)))
         if unbacked and is_whole(left) and is_whole(right):
-            exprs = (_expr(left), _expr(right))
-            return self._define(name, FUNCTIONS[name](_hint(left), _hint(right)), (left, right), *exprs)
+            exprs = (expr_of(left), expr_of(right))
+            return self._define(name, FUNCTIONS[name](hint_of(left), hint_of(right)), (left, right), *exprs)
         result = NotImplemented if unbacked else self._extremum(name, left, right)
         if result is not NotImplemented:
             return result
@@ -322,8 +340,8 @@ class Dynamics:
         Raises:
             Restart: there may be probes that do.
         """
-        one, other = _hint(left), _hint(right)
-        a, b, memory = _expr(left), _expr(right), self.memory
+        one, other = hint_of(left), hint_of(right)
+        a, b, memory = expr_of(left), expr_of(right), self.memory
         if type(one) is not type(other) or type(one) not in (int, float):
             return NotImplemented
         if any(self.bounds.implied(Relation(op, a, b)) for op in ("le", "ge")):
@@ -366,14 +384,14 @@ class Dynamics:
 
     def compare(self, op: str, left: object, right: object) -> bool:
         """Whether `left op right` in the call at hand; the answer is guarded."""
-        if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
-            return self.unbacked.decide(op, _expr(left), _expr(right))
-        a, b = _hint(left), _hint(right)
+        if self.unbacked is not None and self.unbacked.among(expr_of(left), expr_of(right)):
+            return self.unbacked.decide(op, expr_of(left), expr_of(right))
+        a, b = hint_of(left), hint_of(right)
         function = COMPARISONS[op].native
         holds: bool = function(a, b)
         if a != a or b != b:  # NaN is not the opposite of anything
-            return bool(function(_plain(left), _plain(right)))
-        relation = Relation(op, _expr(left), _expr(right))
+            return bool(function(plain_of(left), plain_of(right)))
+        relation = Relation(op, expr_of(left), expr_of(right))
         self.require(relation if holds else relation.negated())
         return holds
 
@@ -464,6 +482,8 @@ class Dynamics:
             ConstraintViolation: it fixes a size that the user marked as dynamic.
         """
         self._must_be_backed(relation)
+        if relation.says_sign:
+            self.one_sign()
         memory = self.memory
         memory.learned += 1
         if asserted:
@@ -524,6 +544,7 @@ class Dynamics:
         Raises:
             Restart: there are.
         """
+        self.one_sign()
         if self.memory.nearness + 1 < len(LIMITS):
             self.memory.nearness += 1
             raise Restart
@@ -547,6 +568,7 @@ class Dynamics:
         """
         if place in self.memory.marked:
             self.violated(place, why)
+        self.one_sign()
         self.memory.static.add(place)
 
     def violated(self, place: Place, why: Relation) -> None:
@@ -575,25 +597,3 @@ def recorded(state: CaptureState, func: Function, args: Args, kwargs: Kwargs) ->
         return subclasses.call(state.graph, func, args, kwargs)
     with _pop_mode_temporarily() as mode:
         return subclasses.with_symbols(state, mode, func, args, kwargs)
-
-
-def _evaluated(function: Function, *operands: object) -> object:
-    """The result for the numbers of this capture. An exception is what the program sees, with these numbers only."""
-    try:
-        return function(*[_hint(operand) for operand in operands])
-    except (ArithmeticError, ValueError):
-        for operand in operands:
-            _plain(operand)
-        raise
-
-
-def _hint(value: Any) -> object:
-    return value.hint if type(value) in SYMBOLIC else value
-
-
-def _expr(value: Any) -> Any:
-    return value.expr if type(value) in SYMBOLIC else int(value) if type(value) is bool else value
-
-
-def _plain(value: Any) -> object:
-    return value.number() if type(value) in SYMBOLIC else value

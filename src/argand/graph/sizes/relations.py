@@ -49,6 +49,12 @@ class Relation:
         return isinstance(self.left, float) or isinstance(self.right, float)
 
     @property
+    def says_sign(self) -> bool:
+        """Whether it says whether one symbol is negative, of which its minimum does not."""
+        bound = single(self)
+        return bound is not None and bound[0].minimum is None and any(proves(bound[1], op) for op in ("ge", "lt"))
+
+    @property
     def gap(self) -> Expr:
         """`left - right`, which stands in the same relation to 0.
 

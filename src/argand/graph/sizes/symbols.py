@@ -463,8 +463,10 @@ def _candidates(
             yield -value
         return
     hint = int(hint)
-    if low is None:
-        low = -limit if hint < 0 else 0
+    if low is None and high is None:
+        yield from _of_both_signs(hint, modulus, index, number, limit)
+        return
+    low = -limit if low is None else low
     top = max(limit, 4 * hint if limit == LIMITS[0] else hint + limit)
     top = top if high is None else min(high, top)
     if index < CONGRUENT:
@@ -486,6 +488,14 @@ def _candidates(
     for turn in (*((21, 13, 8, 5, 3) if index >= CONGRUENT else ()), *range(1, _TRIES)):
         for sign in (1, -1) if index < PROBES - 1 else (-1, 1):
             yield from _within(hint + sign * modulus * turn, low, top)
+
+
+def _of_both_signs(hint: int, modulus: int, index: int, number: int, limit: int) -> Iterator[int]:
+    """The same of an integer of any sign: of the rough ones, and of the others, one is negative."""
+    step = math.lcm(_SPREAD, modulus)
+    for value in _candidates(max(hint, hint % step), 0, None, modulus, index, number, "int", limit):
+        yield int(value) - step * (int(value) // step * 2 + 1) if index % 2 else int(value)
+    yield from (hint % modulus + modulus * (-turn if index % 2 else turn - 1) for turn in range(1, _TRIES))
 
 
 def _beside(sym: Sym, bends: Iterable[Relation]) -> Iterator[Number]:

@@ -247,6 +247,31 @@ SYMBOLIC: frozenset[type] = frozenset((SymbolicInt, SymbolicFloat, SymbolicBool,
 _OF_PYTHON: frozenset[type] = SYMBOLIC - {SymbolicScalar} | {int, float, bool}
 
 
+def hint_of(value: Any) -> Any:
+    """The number of the call at hand."""
+    return value.hint if type(value) in SYMBOLIC else value
+
+
+def expr_of(value: Any) -> Any:
+    """The expression, or the number."""
+    return value.expr if type(value) in SYMBOLIC else int(value) if type(value) is bool else value
+
+
+def plain_of(value: Any) -> Any:
+    """The number, as a constant."""
+    return value.number() if type(value) in SYMBOLIC else value
+
+
+def evaluated(function: Function, *operands: object) -> object:
+    """The result for the numbers of this capture. An exception is what the program sees, with these numbers only."""
+    try:
+        return function(*[hint_of(operand) for operand in operands])
+    except (ArithmeticError, ValueError):
+        for operand in operands:
+            plain_of(operand)
+        raise
+
+
 def is_number(value: object) -> bool:
     """A number of Python's that may stand beside a symbolic one."""
     return type(value) in _OF_PYTHON

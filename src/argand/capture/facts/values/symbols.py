@@ -68,6 +68,7 @@ class Memory:
         extrema: those that are numbers of their own, and the places of what they are of; decided: others, which are
             guarded to be one of the two.
         asserted: conditions that operations of the program need, to be guarded.
+        one_sign: numbers of both signs are of the call's, as the program turned out to need.
         nearness: how often probes nearer to the call's own sizes were needed.
         shapes: of the inputs, by source.
         copied: by name of an autograd.Function: the arguments that its forward writes to, and is given copies of.
@@ -88,6 +89,7 @@ class Memory:
     decided: set[str] = field(default_factory=set)
     asserted: list[Relation] = field(default_factory=list)
     learned: int = 0
+    one_sign: bool = False
     nearness: int = 0
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     copied: dict[str, frozenset[int]] = field(default_factory=dict)
