@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import argand
 from argand import events
-from helpers import CountingBackend, check
+from helpers import CountingBackend, assert_same, check
 
 X = torch.randn(3, 4)
 W = torch.randn(3, 4, requires_grad=True)
@@ -138,6 +138,20 @@ def test_custom_operator() -> None:
         return torch.empty_like(x)
 
     check(lambda x: scaled(x, 3) + torch.ops.argand_tests.scaled(x, 2), X, fullgraph=True)
+
+
+def test_overloads_that_nobody_has_asked_for_before() -> None:
+    with torch.library._scoped_library("argand_overloads", "DEF") as library:
+        for name, plus in (("plus(Tensor x)", lambda x: x + 1), ("plus.number(Tensor x, int n)", lambda x, n: x + n)):
+            library.define(f"{name} -> Tensor")
+            library.impl(name.partition("(")[0], plus, "CompositeImplicitAutograd")
+
+        def program(x):
+            plus = torch.ops.argand_overloads.plus
+            return plus.default(x) * plus.number(x, 2), hasattr(plus, "other")
+
+        compiled = argand.compile(program, backend="eager", fullgraph=True)
+        assert_same(compiled(X), ((X + 1) * (X + 2), False))
 
 
 def test_marks() -> None:

@@ -225,6 +225,8 @@ def _read_instance(interp: Interpreter, obj: object, name: str) -> object:
     own_getter = is_own_hook(getter)
     if is_a(obj, enum.Enum):
         interp.load_member(obj)
+    if cls is torch._ops.OpOverloadPacket:
+        getattr(obj, name, None)  # which looks an overload up and keeps it when it is asked for first
     if not own_getter and finds_attributes_its_own_way(cls):
         return _read_natively(interp, obj, name)
     hook = facts.lookup(cls, "__getattr__")
