@@ -221,6 +221,8 @@ def test_the_first_of_equal_extremes_is_found_however_a_tensor_lies():
         x = torch.arange(sizes[0] * sizes[1] * sizes[2]).remainder(13).view(sizes)
         for y in (x, x.mT.contiguous().mT, x.permute(2, 0, 1).contiguous().permute(1, 2, 0)):
             assert_same(compiled(y), f(y))
+    y = torch.arange(700).remainder(9).view(7, 100).t()
+    assert_same(argand.compile(f, dynamic=False, fullgraph=True)(y), f(y))
 
 
 def test_writes_to_strided_slices_of_any_length():
