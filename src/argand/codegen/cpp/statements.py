@@ -590,9 +590,3 @@ def conjuncts(value: Value) -> list[Value]:
     if value.op == "logical_and":
         return [part for arg in value.args for part in conjuncts(arg)]
     return [value]
-
-
-def constant_step(expr: Expr, var: Var) -> int | None:
-    """The coefficient of `var` when it is a known number."""
-    step = coefficient(expr, var)
-    return None if step is None else as_int(step)
