@@ -172,14 +172,21 @@ def test_a_leaf_keeps_its_values_when_a_write_is_refused() -> None:
         x.add_(1)
         return p * 2, x
 
+    def written_both_ways(x: torch.Tensor, p: torch.Tensor) -> Any:
+        x.add_(1)
+        with torch.no_grad():
+            p.mul_(2)
+        return p * x
+
     p = torch.nn.Parameter(torch.ones(3, 5))
     argand.compile(written)(torch.ones(3, 5), p)  # kept by its text
-    fn = argand.compile(written)
-    fn(torch.ones(3, 5, requires_grad=True) * 1, p)
-    leaf = torch.ones(3, 5, requires_grad=True)
-    with pytest.raises(RuntimeError, match="a leaf Variable"):
-        fn(leaf, p)
-    assert leaf.detach().eq(1).all()
+    for program in (written, written_both_ways):
+        fn = argand.compile(program)
+        fn(torch.ones(3, 5, requires_grad=True) * 1, torch.ones(3, 5, requires_grad=True) * 1)
+        leaf, other = torch.ones(3, 5, requires_grad=True), torch.ones(3, 5, requires_grad=True) * 1
+        with pytest.raises(RuntimeError, match="a leaf Variable"):
+            fn(leaf, other)
+        assert leaf.detach().eq(1).all() and other.detach().eq(1).all()
 
 
 def inside_inference_mode(x: torch.Tensor) -> Any:

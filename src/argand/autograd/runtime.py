@@ -152,7 +152,10 @@ def _unlike_lines(
     written: Sequence[MutationSpec],
 ) -> list[str]:
     """What autograd is to do for inputs as it is not done around the graph has `otherwise` called."""
-    tests = [f"{inputs[m.input]}.retains_grad" for m in program.mutations if m.differentiable]  # of the new value
+    recorded = [m.input for m in program.mutations if m.differentiable]
+    tests = [f"{inputs[position]}.retains_grad" for position in recorded]  # of the new value
+    # eager refuses to write to one before anything else is written
+    tests += [f"{inputs[position]}.is_leaf" for position in recorded if program.inputs[position].spec.requires_grad]
     tests += [f"{inputs[position]}.grad_dtype is not asked{position}" for position in told]
     tests += [f"refuses_recorded_writes({inputs[m.input]})" for m in program.mutations if m.held]
     seen = {output.index for output in program.outputs if output.kind == "alias_of_input"}
