@@ -161,6 +161,8 @@ DECOMPOSED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), (torch.randn(2, 2, 6, 6),)),
     "channel_shuffle": (lambda x: F.channel_shuffle(x, 2), (torch.randn(2, 4, 3, 3),)),
     "index_select": (lambda x, i: x.index_select(1, i), (torch.randn(4, 5), torch.tensor([3, 0, 3]))),
+    "degrees": (lambda x: (x.deg2rad(), x.rad2deg(), x.long().deg2rad()), (torch.randn(4, 5),)),
+    "copied windows": (lambda x: torch.unfold_copy(x, 1, 3, 2), (torch.randn(4, 7),)),
     "mse": (lambda x, y: F.mse_loss(x, y), (torch.randn(4, 3), torch.randn(4, 3))),
     "smooth_l1": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.5), (torch.randn(4, 3), torch.randn(4, 3))),
     "huber": (lambda x, y: F.huber_loss(x, y, "sum", 0.7), (torch.randn(4, 3), torch.randn(4, 3))),

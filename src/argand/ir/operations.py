@@ -18,7 +18,7 @@ FLOAT_FUNCTIONS = (*_ROOTS, *_EXPONENTIAL, *_CIRCULAR)
 LANE_BY_LANE = frozenset(("erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "asinh", "acosh", "atan2", "pow"))
 """What the C++ prelude has in vectors of floats only: of doubles, one lane at a time is the C library's."""
 SPECIAL_FUNCTIONS = (
-    *("lgamma", "digamma", "erfinv", "erfcx", "ndtri", "log_ndtr"),
+    *("lgamma", "digamma", "trigamma", "erfinv", "erfcx", "ndtri", "log_ndtr"),
     *("modified_bessel_i0", "modified_bessel_i1", "i0e", "i1e"),
 )
 """Of floats alone, and on processors only. The names of the two without an exponential are not those of variables."""

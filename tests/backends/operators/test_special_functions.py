@@ -37,7 +37,7 @@ special = torch.special
 OF_FLOATS = {
     "lgamma": torch.lgamma, "digamma": torch.digamma, "erfinv": torch.erfinv, "erfcx": special.erfcx,
     "ndtri": special.ndtri, "log_ndtr": special.log_ndtr, "i0": torch.i0, "i0e": special.i0e, "i1": special.i1,
-    "i1e": special.i1e, "modified_bessel_i0": special.modified_bessel_i0,
+    "i1e": special.i1e, "trigamma": lambda x: torch.polygamma(1, x), "modified_bessel_i0": special.modified_bessel_i0,
     "modified_bessel_i1": special.modified_bessel_i1,
 }  # fmt: skip
 COMBINED = {
@@ -66,6 +66,8 @@ def test_special_functions_of_floats(name):
         result, said = fallbacks_of(lambda x: function(x) * 1.0, given)
         exact = function(given.double()).to(given.dtype)
         exact = torch.where(function(given).isinf(), function(given), exact)  # where an exponential overflows first
+        if name == "trigamma":  # at a pole eager has the square of a sine that is not quite 0
+            exact = torch.where((given < 0) & (given == given.round()) & given.isfinite(), inf, exact)
         assert not said
         torch.testing.assert_close(result, exact, rtol=3e-7 if given is x else 0.0, atol=2e-45, equal_nan=True)
         assert torch.equal(result.signbit() & ~result.isnan(), exact.signbit() & ~exact.isnan())

@@ -209,6 +209,15 @@ def huber_loss_backward(ctx: Context, grad: Tensor, x: Tensor, target: Tensor, r
     return _loss_gradient(ctx, operation, [grad, x, target], reduction, 10)
 
 
+@lowers(aten.soft_margin_loss_backward.default)
+def soft_margin_loss_backward(ctx: Context, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    def operation(ops: Recorder, g: Value, a: Value, b: Value) -> Value:
+        e = ops.exp(ops.neg(ops.mul(b, a)))
+        return ops.neg(ops.mul(ops.truediv(ops.mul(b, e), ops.add(e, _const(ops, a, 1))), g))
+
+    return _loss_gradient(ctx, operation, [grad, x, target], reduction, 20)
+
+
 @lowers(aten.binary_cross_entropy_backward.default)
 def binary_cross_entropy_backward(
     ctx: Context, grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN

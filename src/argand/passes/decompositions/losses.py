@@ -62,6 +62,15 @@ def _huber_loss(b: Builder, x: fx.Node, target: fx.Node, reduction: int = MEAN, 
     return _reduced(b, b(aten.where.self, b(aten.lt.Scalar, d, delta), near, far), reduction)
 
 
+@decomposes(aten.soft_margin_loss.default)
+def _soft_margin_loss(b: Builder, x: fx.Node, target: fx.Node, reduction: int = MEAN) -> Any:
+    """log(1 + exp(-target x))"""
+    if not _plain(x, target):
+        return NotImplemented
+    away = b(aten.mul.Tensor, b(aten.neg.default, widen(b, x)), widen(b, target))
+    return _reduced(b, b(aten.log1p.default, b(aten.exp.default, away)), reduction)
+
+
 @decomposes(aten.binary_cross_entropy.default)
 def _binary_cross_entropy(b: Builder, x: fx.Node, target: fx.Node, weight: Any = None, reduction: int = MEAN) -> Any:
     """-(y log x + (1 - y) log(1 - x)), where no logarithm is below -100"""

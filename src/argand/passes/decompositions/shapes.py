@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.strides import suggests_channels_last
@@ -178,10 +180,27 @@ def _index_select(b: Builder, x: fx.Node, dim: int, index: fx.Node) -> Any:
     return with_strides(b, picked, val(picked).stride())
 
 
-@decomposes(aten.diagonal_copy.default)
-def _diagonal_copy(b: Builder, x: fx.Node, *given: Any, **options: Any) -> Any:
-    part = b(aten.diagonal.default, x, *given, **options)
-    return b(aten.clone.default, part, memory_format=torch.contiguous_format)
+def _copy_of(view: OpOverload) -> Any:
+    def rule(b: Builder, x: fx.Node, *given: Any, **options: Any) -> Any:
+        part = b(view, x, *given, **options)
+        return b(aten.clone.default, part, memory_format=torch.contiguous_format)
+
+    return rule
+
+
+for _view in (aten.diagonal, aten.unfold):
+    decomposes(getattr(aten, f"{_view.__name__}_copy").default)(_copy_of(_view.default))
+
+
+def _times(factor: float) -> Any:
+    def rule(b: Builder, x: fx.Node) -> Any:
+        return b(aten.mul.Tensor, x, factor)
+
+    return rule
+
+
+decomposes(aten.deg2rad.default)(_times(math.pi / 180))
+decomposes(aten.rad2deg.default)(_times(180 / math.pi))
 
 
 @decomposes(aten.diagonal_backward.default)

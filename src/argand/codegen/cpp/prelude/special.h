@@ -65,6 +65,31 @@ template <class V> INLINE V digamma(V x) {
     return where(x == zero, copysign(inf, -x), whole);
   }, x);
 }
+//@ bend_of_8
+// The second derivative of product_of_8.
+template <class V> INLINE V bend_of_8(V x) {
+  return horner(x, 56.0, 1176.0, 9660.0, 39200.0, 81228.0, 78792.0, 26136.0);
+}
+//@ trigamma
+// The derivative of digamma, by those of its series, its shift and its reflection.
+template <class V> INLINE V trigamma(V x) {
+  static_assert(same<elem<V>, f32>::value, "of floats");
+  return in_double([](auto x) {
+    typedef decltype(x) W;
+    const W one = splat<W>(1), zero = splat<W>(0), eight = splat<W>(8), inf = splat<W>(__builtin_inf());
+    const auto below = x < zero;
+    const W a = where(below, one - x, x), f = x - round(x);
+    const auto near = a < eight;
+    const W z = where(near, a + eight, a), r = one / z, s = r * r;
+    const W tail = r + s * fma(r, horner(s,
+      1.1666666666666667, -0.2531135531135531, 0.07575757575757576, -0.03333333333333333, 0.023809523809523808,
+      -0.03333333333333333, 0.16666666666666666), splat<W>(0.5));
+    const W p = product_of_8(a), q = slope_of_8(a) / p;
+    const W y = tail + where(near, q * q - bend_of_8(a) / p, zero);
+    const W turn = splat<W>(0x1.921fb54442d18p+1) / sine_of_turns(f);
+    return where((x == zero) | (below & (f == zero)), inf, where(below, turn * turn - y, y));
+  }, x);
+}
 //@ erfinv_double
 // erfinv(x) of -1 < x < 1, given 1 - |x|: x P(w) with w = -log(1 - x^2), or with its root where that is large.
 template <class V> INLINE V erfinv_double(V x, V rest) {

@@ -25,6 +25,15 @@ def _special(name: str) -> Rule:
 
 
 for _name in SPECIAL_FUNCTIONS:
-    lowers((getattr(aten, _name, None) or getattr(aten, f"special_{_name}")).default)(_special(_name))
+    _operator = getattr(aten, _name, None) or getattr(aten, f"special_{_name}", None)
+    if _operator is not None:
+        lowers(_operator.default)(_special(_name))
 lowers(aten.i0.default)(_special("modified_bessel_i0"))
 lowers(aten.special_i1.default)(_special("modified_bessel_i1"))
+
+
+@lowers(aten.polygamma.default)
+def polygamma(ctx: Context, order: int, x: Tensor) -> Tensor:
+    """The first two, digamma and what is its gradient."""
+    refuse(order not in (0, 1), "polygamma of an order above one is the library's")
+    return _special("trigamma" if order else "digamma")(ctx, x)
