@@ -58,6 +58,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "calls.py by_handler: handler(*given)",
     ],
     "its exact type was asked before": [
+        "attributes.py _read_instance: getattr(obj, name, None)",
         "access.py outer_item: -size <= key < size",
         "text_proxy.py textual_items: obj.items()",
         "classes.py set_function_attribute: zip(value[::2], value[1::2])",
