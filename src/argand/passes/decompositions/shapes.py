@@ -188,8 +188,8 @@ def _copy_of(view: OpOverload) -> Any:
     return rule
 
 
-for _view in (aten.diagonal, aten.unfold):
-    decomposes(getattr(aten, f"{_view.__name__}_copy").default)(_copy_of(_view.default))
+decomposes(aten.diagonal_copy.default)(_copy_of(aten.diagonal.default))
+decomposes(aten.unfold_copy.default)(_copy_of(aten.unfold.default))
 
 
 def _times(factor: float) -> Any:
