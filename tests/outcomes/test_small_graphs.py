@@ -11,6 +11,7 @@ import pytest
 
 import argand
 from argand import threads
+from argand._core import _C
 from argand.backends import eager_contest
 from argand.backends.small_graphs import small_graph
 from outcomes.processes import STORED, Program
@@ -46,9 +47,9 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[b
     """Whether each comparison was with gradients; what it finds is `ANSWER`."""
     seen: list[bool] = []
 
-    def is_slower(_: Any, args: Any, backward: bool) -> tuple[str | None, float]:
+    def is_slower(_: Any, args: Any, backward: bool) -> tuple[str | None, float, float]:
         seen.append(backward)
-        return ANSWER[0], math.inf
+        return ANSWER[0], GAINS[0], GAINS[0] / 2
 
     monkeypatch.setattr(eager_contest.Contest, "is_slower", is_slower)
     monkeypatch.setattr(threads, "working", lambda: False)
@@ -58,6 +59,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[b
 
 
 ANSWER: dict[int, str | None] = {0: "slower"}
+GAINS = {0: math.inf}
 
 
 def run(program: Program, **settings: object) -> tuple[list[str], str]:
@@ -80,13 +82,22 @@ def test_what_one_process_finds_holds_for_the_next(tmp_path: Path, compared: lis
     assert compared == [True] * 2, "eager's kernels are faster twice"
 
 
-def test_a_graph_that_is_faster_compiled_stays_so(tmp_path: Path, compared: list[bool]) -> None:
+@pytest.mark.parametrize("gain", [math.inf, 1.0])
+def test_a_graph_that_is_faster_compiled_stays_so(
+    tmp_path: Path, compared: list[bool], gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gains in the backward is told, too: its frame may be slower than the program's own code."""
+    told: list[tuple[Any, ...]] = []
+    prefer = _C.prefer_original
+    monkeypatch.setattr(_C, "prefer_original", lambda *given: told.append(given) or prefer(*given))
+    monkeypatch.setitem(GAINS, 0, gain)
     program = Program(tmp_path, TEXT)
     ANSWER[0] = ""
     assert run(program)[1] != EAGER
     ANSWER[0] = "slower"
     assert run(program)[0] == ["hit"] and run(program)[1] != EAGER
     assert compared == [True]
+    assert [given[2] for given in told] == ([] if gain == math.inf else [5 * 10**8] * 3)
 
 
 @pytest.mark.parametrize("backward", [True, False])
@@ -122,9 +133,9 @@ def test_where_nothing_is_known_a_later_call_compares(unknown: int, at: int, mon
     answers, calls = iter([*unknown * [None], ""]), 0
     compared: list[int] = []
 
-    def compare(args: Any) -> tuple[str | None, float]:
+    def compare(args: Any) -> tuple[str | None, float, float]:
         compared.append(calls)
-        return next(answers), 0.0
+        return next(answers), 0.0, 0.0
 
     call = small_graph(lambda: "compiled", lambda: "eager", lambda: "", compare, records=False, varies=False)
     for calls in range(1, 300):
