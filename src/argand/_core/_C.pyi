@@ -190,8 +190,8 @@ def prefer_original(size_class: int, unless: Callable[[], object] | None, gain_l
         gain_later: of a graph that is faster than eager's kernels, ns that it gains in the backward; it runs on.
 
     False, and the entry's code runs on, where the innermost transformed code on the stack is none of an entry that is
-    `whole` (1). Of such an entry, and of one of which that is 2 and which is not `resumed`, once all graphs that ran in it
-    were said to be slower or faster, some runs are by the frame's own code, to time both; then all if that was faster.
+    `whole` (1). Of such an entry, and of one of which that is 2 and which is not `resumed`, once all graphs that ran in
+    it were said to be slower or faster, some runs are by the frame's own code, to time both; then all if it was faster.
     """
 
 def new_frame(code: CodeType, globals: dict[str, Any], /) -> FrameType:

@@ -214,6 +214,7 @@ bool guard_tree_dead(PyObject *tree);
 /* How large the call is, in powers of two of the sizes that vary, whose guards held last, in whatever thread. */
 int guard_size_class(void);
 uint64_t state_at_sight(void); /* the grad mode, where torch's libraries tell */
+bool state_bars_capture(void); /* whether torch's libraries tell of a mode of torch's in which nothing is captured */
 int state_is_set(PyObject *asked); /* 1 if it answers something but None now; 0, or -1 with an exception */
 
 /* ---- exact equality (equality.c) ------------------------------------------------------------------------------- */

@@ -38,6 +38,7 @@ class Read:
         certain: the one number that means one answer of Python; ANY: each does.
         changed: what changes the state of this thread while it is entered; None: nothing does, or other threads see it.
         argument: makes what is passed.
+        bars: nothing is captured while it is not 0.
     """
 
     asked: Callable[[], object]
@@ -49,17 +50,18 @@ class Read:
     certain: int = ANY
     changed: Callable[[], contextlib.AbstractContextManager[object]] | None = None
     argument: Callable[[], int] = lambda: 0
+    bars: bool = False
 
 
-def reads() -> list[tuple[Callable[[], object], int, int, int, int, int]]:
-    """(Python function, kind, bits, address, argument, certain) of those that can be trusted here."""
+def reads() -> list[tuple[Callable[[], object], int, int, int, int, int, bool]]:
+    """(Python function, kind, bits, address, argument, certain, bars) of those that can be trusted here."""
     taken = []
     for read in _candidates():
         with contextlib.suppress(AttributeError, OSError, TypeError, ValueError):
             address, argument = _address(read.library, read.symbol), read.argument()
             call = _caller(read, address, argument)
             if _agrees(read, call):
-                taken.append((read.asked, read.kind, read.bits, address, argument, read.certain))
+                taken.append((read.asked, read.kind, read.bits, address, argument, read.certain, read.bars))
     return taken
 
 
@@ -121,7 +123,7 @@ def _candidates() -> Iterator[Read]:
     )  # fmt: skip
     yield Read(
         c._len_torch_dispatch_stack, "libc10.so", "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", PLAIN, 64, int,
-        changed=_dispatch_mode,
+        changed=_dispatch_mode, bars=True,
     )  # fmt: skip
     yield Read(
         c._get_tracing_state, "libtorch_cpu.so", "_ZN5torch3jit6tracer15getTracingStateEv", POINTED, 64,
@@ -130,6 +132,10 @@ def _candidates() -> Iterator[Read]:
     yield Read(
         c._len_torch_function_stack, "libtorch_cpu.so", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", PLAIN, 64,
         int, changed=_function_mode,
+    )  # fmt: skip
+    yield Read(
+        c._is_torch_function_enabled, "libtorch_cpu.so", "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv",
+        PLAIN, 8, lambda on: 0 if on else None, certain=0, changed=c.DisableTorchFunctionSubclass, bars=True,
     )  # fmt: skip
 
 

@@ -61,7 +61,27 @@ def holds(guards: _C.GuardTree) -> bool:
 
 def test_every_function_that_guards_ask_has_a_stand_in() -> None:
     asked = {function for function, _ in modes.guard_functions()}
-    assert {read[0] for read in state_reads.reads()} == asked
+    assert {read[0] for read in state_reads.reads()} == asked | {torch._C._is_torch_function_enabled}
+
+
+@pytest.mark.parametrize(
+    "bars", [torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction, TorchDispatchMode]
+)
+def test_nobody_is_asked_to_capture_where_that_cannot_be(bars: Callable[[], Any]) -> None:
+    asked: list[str] = []
+    assert holds(tree())  # what reads the state is learnt with the first guards
+
+    def inner() -> None:
+        pass
+
+    def program() -> None:
+        inner()
+        with bars():
+            inner()
+        inner()
+
+    _C.run_with_callback(lambda info: asked.append(info.code.co_name), None, program)
+    assert [name for name in asked if name in ("program", "inner")] == ["program", "inner", "inner"]
 
 
 @pytest.mark.parametrize("state", STATES)

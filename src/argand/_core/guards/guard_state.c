@@ -14,6 +14,7 @@ typedef struct {
     uint64_t mask;   /* of the bits that count */
     uintptr_t address, argument;
     int64_t certain; /* the number that means one answer only; -1: each does */
+    int bars;        /* nothing is captured while it is not 0 */
 } StateRead;
 
 #define MAX_READS 16
@@ -51,7 +52,7 @@ learn_one(PyObject *row, StateRead *read)
     int bits;
     unsigned long long address, argument;
     long long certain;
-    if (!PyArg_ParseTuple(row, "OiiKKL", &read->asked, &read->kind, &bits, &address, &argument, &certain)) {
+    if (!PyArg_ParseTuple(row, "OiiKKLp", &read->asked, &read->kind, &bits, &address, &argument, &certain, &read->bars)) {
         return -1;
     }
     Py_INCREF(read->asked);
@@ -183,6 +184,17 @@ uint64_t
 state_at_sight(void)
 {
     return num_reads > 0 ? read_now(&reads[0]) : 0; /* state_reads.py has the grad mode first; each read takes memory */
+}
+
+bool
+state_bars_capture(void)
+{
+    for (int i = 0; i < num_reads; i++) {
+        if (reads[i].bars && read_now(&reads[i]) != 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 int

@@ -466,7 +466,7 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
             return trial_end(trial, alone ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame));
         }
     }
-    if (status == 0 && (mode == MODE_RUN_ONLY || tls.callback == NULL)) {
+    if (status == 0 && (mode == MODE_RUN_ONLY || tls.callback == NULL || state_bars_capture())) {
         return run_frame_hooked(tstate, frame);
     }
     CodeMode answered = MODE_NONE;
