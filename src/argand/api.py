@@ -104,6 +104,10 @@ def _compiler(request: tuple[Any, ...]) -> CompilerFn:
         kwargs["options"] = options
 
     def call_backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        if backend != "eager" and any("writes_again" in node.meta for node in gm.graph.nodes):
+            from argand.backends.around_checkpoints import compile_around
+
+            return compile_around(gm, example_inputs, compile_whole)
         if (ddp := ddp_to_cut()) is not None:
             from argand.backends.ddp.cuts import compile_split
 

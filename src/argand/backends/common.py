@@ -46,6 +46,9 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compi
     if gm.meta.get("unbacked"):
         _report(compiler, "sizes or numbers of the graph depend on the data of tensors", gm)
         return gm.forward
+    if needs_autograd(gm, example_inputs) and any("writes_again" in node.meta for node in gm.graph.nodes):
+        _report(compiler, "the backward of a checkpoint writes to buffers", gm)
+        return gm.forward
     if not is_dynamic(gm):
         return compile_exact(gm, example_inputs, compiler)
 

@@ -77,7 +77,7 @@ def compile_split(
         events.emit("optimize_ddp", "backend", f"the graph stays whole: {reason}", parts=1, reason=reason)
         return whole
     _tell(gm, cuts)
-    joined = _joined(gm, *_pieces(gm, cuts), example_inputs if ahead else None, compile_graph)
+    joined = join_parts(gm, *cut_pieces(gm, cuts), example_inputs if ahead else None, compile_graph)
     return Alternatives(joined, whole_part(gm, compile_graph), len(cuts) + 1) if contest else joined
 
 
@@ -110,7 +110,7 @@ def cut_places(
     holders = [node for node in nodes if node.op == "placeholder"]
     weights = {node: _gradient_bytes(value) for node, value in zip(holders, example_inputs)}
     place = {node: position for position, node in enumerate(nodes)}
-    allowed: Container[int] = range(len(nodes)) if anywhere else _allowed(nodes, place)
+    allowed: Container[int] = range(len(nodes)) if anywhere else places_between(nodes)
     ready: dict[int, int] = {}  # at a parameter's first use, the last of its gradient arrives
     for node in holders:
         if weights[node]:
@@ -135,12 +135,13 @@ def _gradient_bytes(value: Any) -> int:
     return 0
 
 
-def _allowed(nodes: list[fx.Node], place: dict[fx.Node, int]) -> set[int]:
+def places_between(nodes: list[fx.Node]) -> set[int]:
     """Positions before which the graph may be cut.
 
     Only tensors cross a cut. A tensor does not while something still writes to its memory; nor may a mode be on that
     the graph itself turns on, but for autocast, which each part leaves and the next one enters again.
     """
+    place = {node: position for position, node in enumerate(nodes)}
     barred = [False] * (len(nodes) + 1)
     began, until = dict[int, int](), dict[int, int]()  # memory -> where it appears, and its last write
     for node in nodes:
@@ -224,7 +225,7 @@ class _Cut:
     outputs: list[fx.Node]
 
 
-def _pieces(gm: fx.GraphModule, cuts: list[int]) -> tuple[list[_Cut], list[fx.GraphModule]]:
+def cut_pieces(gm: fx.GraphModule, cuts: list[int]) -> tuple[list[_Cut], list[fx.GraphModule]]:
     """The parts."""
     nodes = list(gm.graph.nodes)
     begins, ends = [len(gm.graph.find_nodes(op="placeholder")), *cuts], [*cuts, len(nodes) - 1]
@@ -232,7 +233,7 @@ def _pieces(gm: fx.GraphModule, cuts: list[int]) -> tuple[list[_Cut], list[fx.Gr
     return pieces, [fx.GraphModule(gm, cut.graph, class_name=f"submod_{n}") for n, cut in enumerate(pieces)]
 
 
-def _joined(
+def join_parts(
     gm: fx.GraphModule,
     pieces: list[_Cut],
     modules: list[fx.GraphModule],
@@ -292,7 +293,7 @@ def _tell(gm: fx.GraphModule, cuts: list[int]) -> None:
     """Events with the graph that calls the parts, and the parts."""
     if not events.bus.wanted("optimize_ddp_split_graph") and not events.bus.wanted("optimize_ddp_split_child"):
         return
-    pieces, modules = _pieces(gm, cuts)
+    pieces, modules = cut_pieces(gm, cuts)
     whole = fx.Graph()
     known = {node: whole.node_copy(node) for node in gm.graph.find_nodes(op="placeholder")}
     for number, cut in enumerate(pieces):

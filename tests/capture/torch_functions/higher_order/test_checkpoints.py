@@ -289,6 +289,59 @@ def test_what_the_graph_writes_behind_a_checkpoint_is_what_its_second_run_reads(
             assert_same(*seen)
 
 
+class Counting(nn.Module):
+    """A block whose forward writes to buffers, as its second run does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.register_buffer("calls", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls[1:] += 1
+        return (self.norm(self.a(x)) * self.calls).relu()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_buffers_are_written_to_by_both_runs(backend: str, reentrant: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for block in blocks:
+            x = checkpoint(block, x.sin(), use_reentrant=reentrant) + block.calls
+        return x.square().mean()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = program(x)
+        loss.backward()
+        return loss
+
+    outcomes = []
+    for ours in (False, True):
+        torch.manual_seed(0)
+        blocks = nn.ModuleList([Counting(), Counting()])
+        run = argand.compile(program, backend=backend, fullgraph=True) if ours else program
+        whole = argand.compile(step, backend="eager") if ours else step
+        for size in (4, 4, 5):
+            x = torch.linspace(-1, 1, size * 6).view(size, 6).requires_grad_()
+            run(x).backward()
+            whole(x)
+        outcomes.append([x.grad, *blocks.buffers(), *(p.grad for p in blocks.parameters())])
+    assert_same(*outcomes)
+
+
+@pytest.mark.parametrize("write", ["self.w.data.mul_(0.5)", "self.n.add_(x.mean(0))", "self.n.resize_(8)"])
+def test_only_buffers_without_a_history_are_written_to(write: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def inner(self, x):\n    {write}\n    return x * self.w + self.n[:6]", namespace)
+    net, findings = nn.Module(), Findings()
+    net.w, net.n = nn.Parameter(torch.ones(6)), torch.zeros(6)
+    inner = functools.partial(namespace["inner"], net)
+    x = torch.ones(2, 6, requires_grad=True)
+    with findings.listening(), contextlib.suppress(RuntimeError):
+        argand.compile(lambda x: checkpoint(inner, x, use_reentrant=False).sum(), backend="eager")(x)
+    assert findings.breaks
+
+
 def test_what_others_change_before_the_backward_of_a_reentrant_checkpoint_is_told() -> None:
     block = Block()
     block.sizes = (3,)

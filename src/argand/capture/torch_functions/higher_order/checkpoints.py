@@ -141,6 +141,7 @@ def _captured(
     reads = _reads(state, watched)
     flat_result = subgraphs.flatten(state, result, _WHAT, subclasses="kept", numbers=True)
     inside = [t for t in flat_result.tensors if state.tensor_info(t).node.graph is scope.graph]
+    written = _written(state, scope, inside)
     if reentrant and (len(inside) != len(flat_result.tensors) or not isinstance(result, (torch.Tensor, tuple))):
         raise _refused("The checkpointed function returns its argument, or a container.", "Pass use_reentrant=False.")
     body = subgraphs.close(builder, scope, inside)
@@ -155,6 +156,10 @@ def _captured(
         _refuse_hooks(state, rest)
     if shown and builder.graph is builder.root:
         node = state.tensor_info(shown[0]).node.all_input_nodes[0]
+        if written:
+            into = builder.writing[node] = [builder.node_of(info) for info in written]
+            node.meta["writes"] = [number for number, given in enumerate(node.all_input_nodes) if given in into]
+            node.meta["writes_again"] = True  # so does its backward
         effects, now = pending_effects.effects(state), modes.snapshot()
         one = _Captured(function, given, infos, rest, scope, body, node, len(builder.writing), effects, now, reads)
         builder.checkpoints.append(one)
@@ -166,6 +171,29 @@ def _captured(
     outer = iter(shown)
     ids = {id(t) for t in inside}
     return flat_result.rebuilt([next(outer) if id(t) in ids else t for t in flat_result.tensors])
+
+
+def _written(state: CaptureState, scope: Scope, results: list[torch.Tensor]) -> list[TensorInfo]:
+    """The buffers (statistics, counters) that a body writes to, as its backward will once more.
+
+    Raises:
+        GraphBreak: it writes to something else from outside.
+    """
+    builder = state.graph
+    placed = {scope.lifted[id(info)]: info for info in scope.order}
+    written = {root: placed[root] for _, root in subgraphs.written(builder, scope)}
+    with torch._C.DisableTorchFunction():
+        if written and (not results or builder.graph is not builder.root or not all(map(_is_buffer, written.values()))):
+            subgraphs.refuse_writes(builder, scope)
+    return list(written.values())
+
+
+def _is_buffer(info: TensorInfo) -> bool:
+    """An input that has no history, and is laid out as it was."""
+    tensor, real = info.tensor, info.real
+    if real is None or info.source is None or type(tensor) is not torch.Tensor or tensor.requires_grad:
+        return False
+    return (tensor.shape, tensor.stride(), tensor.dtype) == (real.shape, real.stride(), real.dtype)
 
 
 Reads: TypeAlias = "dict[tuple[Source | None, str, object], str]"
@@ -251,7 +279,7 @@ def _interpreted(
     state: CaptureState, function: Function, given: tuple[Args, Kwargs], infos: Sequence[TensorInfo], reentrant: bool
 ) -> tuple[Scope, object]:
     """The function's graph, and what it returns."""
-    with subgraphs.scope(state, _WHAT) as scope, subgraphs.grad_mode(not reentrant):
+    with subgraphs.scope(state, _WHAT, writes=True) as scope, subgraphs.grad_mode(not reentrant):
         for info in infos:
             state.graph.node_of(info)
         return scope, state.interpreter.call(function, given[0], given[1])
@@ -302,6 +330,8 @@ def compute_again(state: CaptureState, outputs: Sequence[torch.Tensor], keep: bo
     for one in list(builder.checkpoints):
         if one.node not in behind and not builder.writing:  # a write joins histories past what nodes are given
             continue
+        if one.node in builder.writing:
+            raise _refused("It writes to buffers, as the backward in the same graph would once more.")
         _check(state, one)
         if one.node in behind and not keep:
             builder.checkpoints.remove(one)
@@ -327,7 +357,8 @@ def _reads_what_is_written(builder: GraphBuilder, one: _Captured) -> bool:
     nodes = {info.node for info in (*one.infos, *one.rest)}
     if any(one.node < moved.info.node and moved.before.node in nodes for moved in builder.moved):
         return True
-    later = [value for values in list(builder.writing.values())[one.writes :] for value in values]
+    writes = list(builder.writing.items())[one.writes :]
+    later = [value for node, values in writes if node.graph is builder.root for value in values]  # not again in a body
     if not later:
         return False
     known = {info.node: info for info in builder.tensors.values()}

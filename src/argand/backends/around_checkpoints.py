@@ -1,0 +1,74 @@
+"""Graphs with checkpoints whose backward writes to buffers once more, as eager's does (statistics of a batch norm).
+
+No trace of forward and backward has that second write. So the graph is cut around such checkpoints, which stay torch's
+own; their bodies and what lies between them is compiled. In: a captured graph and a function that compiles one. Out: a
+callable that runs the parts.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from argand import events
+from argand.autograd import needs_autograd
+from argand.backends.ddp.cuts import cut_pieces, join_parts, places_between
+from argand.backends.ddp.parts import CompileGraph, Part
+from argand.graph.sizes.symbols import is_dynamic
+
+
+def writing_again(gm: fx.GraphModule) -> list[fx.Node]:
+    """Its checkpoints whose backward writes to buffers."""
+    return [node for node in gm.graph.nodes if "writes_again" in node.meta]
+
+
+def compile_around(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compile_graph: CompileGraph
+) -> Callable[..., Any]:
+    """The graph in parts; as it is where it cannot be cut, or sizes vary.
+
+    Arguments:
+        gm: a captured graph; `example_inputs`: one value per placeholder.
+        compile_graph: compiles one part, as a backend does.
+    """
+    if not needs_autograd(gm, example_inputs):
+        return compile_graph(gm, list(example_inputs))
+    nodes = list(gm.graph.nodes)
+    cuts = _cuts(nodes)
+    varies, constant = is_dynamic(gm) or "symbols" in gm.meta, "get_attr" in [n.op for n in nodes[-1].all_input_nodes]
+    if varies or constant or not places_between(nodes).issuperset(cuts):
+        why = "sizes vary" if varies else "it is in a block"
+        reason = f"the backward of a checkpoint writes to buffers, and {why}"
+        events.emit("fallback", "backend", reason, scope="graph", reason=reason, backend="checkpoints")
+        return gm.forward
+
+    def compile_part(module: fx.GraphModule, args: list[Any]) -> Callable[..., Any]:
+        own = writing_again(module)
+        if not own:
+            return compile_graph(module, args)
+        body = getattr(module, str(own[0].args[0].target))
+        if "compiled" not in body.meta:
+            tensors = tuple(range(len(body.graph.find_nodes(op="placeholder"))))
+            body.meta["compiled"] = Part(body.forward, lambda: body, tensors, compile_graph)
+        return module.forward
+
+    return join_parts(gm, *cut_pieces(gm, cuts), None, compile_part)
+
+
+def _cuts(nodes: list[fx.Node]) -> list[int]:
+    """Before and behind each such checkpoint."""
+    first = sum(node.op == "placeholder" for node in nodes)
+    cuts = set[int]()
+    for position, node in enumerate(nodes):
+        if "writes_again" not in node.meta:
+            continue
+        begin, end = position, position + 1
+        while nodes[begin - 1].op == "get_attr":
+            begin -= 1
+        while nodes[end].target is operator.getitem and nodes[end].args[0] is node:
+            end += 1
+        cuts |= {begin, end}
+    return sorted(cuts - {*range(first + 1), len(nodes) - 1})
