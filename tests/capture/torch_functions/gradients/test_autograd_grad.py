@@ -209,6 +209,11 @@ def test_hooks_of_inputs_run() -> None:
     plain = leaf(3)
     plain.register_hook(lambda g: g * 10)
     assert_same(simple(plain), compiled(hooked))
+    kept = [leaf(3) * 2, leaf(3) * 2]
+    for each, run in zip(kept, (simple, argand.compile(simple, backend="aot_eager"))):
+        each.retain_grad()
+        run(each)
+    assert_same(*(each.grad for each in kept))
 
 
 def test_one_graph() -> None:

@@ -70,6 +70,8 @@ def _require_whole(state: CaptureState, inputs: list[object], unused: bool) -> N
             if not leaf_hooks.are_pythons(info.real):
                 raise refused("A hook of C++ is on a tensor whose gradient is asked for.")
             require(state, info, "_backward_hooks", None)
+            if type(info.real) is not torch.nn.Parameter:
+                require(state, info, "retains_grad", False)
             if info.source is not None:
                 state.guards.add(None, "python", leaf_hooks.are_pythons, [info.source], label="NO_HOOKS", shown=False)
     sources = [info.source for info in infos if info.source is not None]
