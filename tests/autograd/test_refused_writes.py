@@ -183,10 +183,11 @@ def test_a_leaf_keeps_its_values_when_a_write_is_refused() -> None:
     for program in (written, written_both_ways):
         fn = argand.compile(program)
         fn(torch.ones(3, 5, requires_grad=True) * 1, torch.ones(3, 5, requires_grad=True) * 1)
-        leaf, other = torch.ones(3, 5, requires_grad=True), torch.ones(3, 5, requires_grad=True) * 1
-        with pytest.raises(RuntimeError, match="a leaf Variable"):
-            fn(leaf, other)
-        assert leaf.detach().eq(1).all() and other.detach().eq(1).all()
+        for written_to in (torch.ones(3, 5, requires_grad=True), torch.ones(15, requires_grad=True).view(3, 5)):
+            other = torch.ones(3, 5, requires_grad=True) * 1
+            with pytest.raises(RuntimeError, match="a leaf Variable"):
+                fn(written_to, other)
+            assert written_to.detach().eq(1).all() and other.detach().eq(1).all()
 
 
 def inside_inference_mode(x: torch.Tensor) -> Any:

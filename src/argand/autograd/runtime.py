@@ -154,10 +154,13 @@ def _unlike_lines(
     """What autograd is to do for inputs as it is not done around the graph has `otherwise` called."""
     recorded = [m.input for m in program.mutations if m.differentiable]
     tests = [f"{inputs[position]}.retains_grad" for position in recorded]  # of the new value
-    # eager refuses to write to one before anything else is written
-    tests += [f"{inputs[position]}.is_leaf" for position in recorded if program.inputs[position].spec.requires_grad]
     tests += [f"{inputs[position]}.grad_dtype is not asked{position}" for position in told]
-    tests += [f"refuses_recorded_writes({inputs[m.input]})" for m in program.mutations if m.held]
+    # eager refuses at the first write, before anything else is written
+    tests += [
+        f"refuses_recorded_writes({inputs[m.input]})"
+        for m in program.mutations
+        if m.held or (m.differentiable and program.inputs[m.input].spec.requires_grad)
+    ]
     seen = {output.index for output in program.outputs if output.kind == "alias_of_input"}
     unrecorded = [m.input for m in written if m.raises and not m.differentiable]
     tests += [

@@ -67,9 +67,10 @@ def refuses_writes(tensor: torch.Tensor) -> bool:
 
 
 def refuses_recorded_writes(tensor: torch.Tensor) -> bool:
-    """As `refuses_writes`, or a view of a leaf that requires grad."""
+    """As `refuses_writes`, or a leaf that requires grad, or a view of one."""
     base = tensor._base
-    return base is not None and ((base.requires_grad and base.is_leaf) or refuses_writes(tensor))
+    leaf = tensor if base is None else base
+    return (leaf.requires_grad and leaf.is_leaf) or refuses_writes(tensor)
 
 
 def share_version(one: torch.Tensor, other: torch.Tensor) -> bool:
