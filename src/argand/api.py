@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules import module as _modules
 
 from argand._core import _C
-from argand.backends.ddp.buckets import ddp_to_cut
+from argand.backends.in_parts.choice import compile_in_parts
 from argand.backends.registry import check_backend, list_backends, lookup_backend, register_backend
 from argand.capture.driver import stance, strict
 from argand.capture.driver.entrance import answer_frame
@@ -104,17 +104,9 @@ def _compiler(request: tuple[Any, ...]) -> CompilerFn:
         kwargs["options"] = options
 
     def call_backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        if backend != "eager" and any("writes_again" in node.meta for node in gm.graph.nodes):
-            from argand.backends.around_checkpoints import compile_around
-
-            return compile_around(gm, example_inputs, compile_whole)
-        if (ddp := ddp_to_cut()) is not None:
-            from argand.backends.ddp.cuts import compile_split
-
-            how = {"ahead": bool(stored_as(request)), "contest": backend == "native"}
-            if split := compile_split(gm, example_inputs, ddp, compile_whole, **how):
-                return split
-        return compile_whole(gm, example_inputs)
+        ahead = functools.partial(stored_as, request)
+        parts = compile_in_parts(gm, example_inputs, compile_whole, backend, ahead)
+        return parts or compile_whole(gm, example_inputs)
 
     def compile_whole(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
         function = lookup_backend(backend)

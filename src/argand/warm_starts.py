@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from argand.backends.ddp.buckets import buckets_text, ddp_to_cut
+from argand.backends.in_parts.buckets import buckets_text, ddp_to_cut
 from argand.config import config
 from argand.debug.observe import JOINT
 

@@ -233,8 +233,8 @@ def compare_layers(rank: int, backend: Any, steps: int, each: Any = None) -> lis
 
 def contested_layers(rank: int, steps: int) -> tuple[list[torch.Tensor], list[bool]]:
     """The same by argand, whose clock says that one kind of step is faster, and what each step ran."""
-    from argand.backends.ddp import contest as contests
-    from argand.backends.ddp import cuts
+    from argand.backends.in_parts import contest as contests
+    from argand.backends.in_parts import cuts
 
     clock, ran = [0.0], list[bool]()
 

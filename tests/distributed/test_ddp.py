@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import argand
-from argand.backends.ddp import buckets
-from argand.backends.ddp.buckets import bucket_limits
-from argand.backends.ddp.cuts import compile_split, cut_places
+from argand.backends.in_parts import buckets
+from argand.backends.in_parts.buckets import bucket_limits
+from argand.backends.in_parts.cuts import compile_split, cut_places
 from argand.backends.registry import lookup_backend
 from argand.errors import BackendCompilerFailed, ConfigError
 from argand.report.html import build

@@ -13,7 +13,7 @@ from torch import nn
 
 import argand
 from argand import events
-from argand.backends.ddp.cuts import _arrivals, cut_places
+from argand.backends.in_parts.cuts import _arrivals, cut_places
 from argand.backends.native import native
 from distributed.models import CNN, ONE_BLOCK, batch
 

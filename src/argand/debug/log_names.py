@@ -67,7 +67,7 @@ COMPONENTS: dict[str, Component] = {
     "async_compile": Component(("argand.runtime.toolchain",), "The C++ compiler's runs."),
     "distributed": Component((), _NOT_HERE),
     "c10d": Component((), _NOT_HERE),
-    "ddp": Component(("argand.backends.ddp",), "Graphs under DistributedDataParallel, cut where buckets end."),
+    "ddp": Component(("argand.backends.in_parts",), "Graphs under DistributedDataParallel, cut where buckets end."),
     "pp": Component((), _NOT_HERE),
     "fsdp": Component((), _NOT_HERE),
     "dtensor": Component((), _NOT_HERE),
@@ -126,7 +126,7 @@ ARTIFACTS: dict[str, Artifact] = {
         "argand.engine", "Backwards that compiled autograd recorded.", ("compiled_autograd_graph",)
     ),
     "ddp_graphs": Artifact(
-        "argand.backends.ddp",
+        "argand.backends.in_parts",
         "A graph under DistributedDataParallel as parts, one a bucket of gradients; or why it stays whole.",
         ("optimize_ddp_split_graph", "optimize_ddp_split_child", "optimize_ddp"),
     ),

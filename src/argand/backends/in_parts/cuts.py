@@ -23,9 +23,9 @@ from torch.amp.autocast_mode import _enter_autocast
 
 from argand import events
 from argand.autograd import needs_autograd
-from argand.backends.ddp.buckets import bucket_limits
-from argand.backends.ddp.contest import Alternatives, contest_of, whole_part
-from argand.backends.ddp.parts import CompileGraph, Part
+from argand.backends.in_parts.buckets import bucket_limits
+from argand.backends.in_parts.contest import Alternatives, contest_of, whole_part
+from argand.backends.in_parts.parts import CompileGraph, Part
 from argand.graph.compat import storage_address
 from argand.graph.nodes.module_text import module_text
 from argand.graph.operators.collectives import starts

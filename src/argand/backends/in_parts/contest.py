@@ -18,8 +18,8 @@ import torch
 from torch import fx
 
 from argand import events
-from argand.backends.ddp.buckets import active_ddp
-from argand.backends.ddp.parts import Part, stored_part
+from argand.backends.in_parts.buckets import active_ddp
+from argand.backends.in_parts.parts import Part, stored_part
 from argand.graph import compat
 from argand.runtime.recipes import Described, with_recipe
 

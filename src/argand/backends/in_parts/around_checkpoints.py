@@ -15,8 +15,8 @@ from torch import fx
 
 from argand import events
 from argand.autograd import needs_autograd
-from argand.backends.ddp.cuts import cut_pieces, join_parts, places_between
-from argand.backends.ddp.parts import CompileGraph, Part
+from argand.backends.in_parts.cuts import cut_pieces, join_parts, places_between
+from argand.backends.in_parts.parts import CompileGraph, Part
 from argand.graph.sizes.symbols import is_dynamic
 
 
