@@ -8,6 +8,7 @@ for an arena that is kept between calls (`Target.arena_largest`).
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Final
@@ -302,18 +303,22 @@ def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
 
 
 _STEPS: Final = 16  # of a schedule, whose living buffers are looked up together
+_Placed = tuple[int, int, int, int]  # offset, end, first and last step
 
 
 def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, Buffer]) -> None:
     """Give arena offsets: large buffers first, each in the smallest gap that is free during its life."""
     sizes = {name: space.aligned(nbytes(buffers[name]) or 1) for name in names}
-    placed: dict[int, list[tuple[int, int, int, int]]] = {}  # offset, end, first and last step
+    placed: dict[int, list[_Placed]] = {}
+    whole: list[_Placed] = []  # in order
     for name in sorted(names, key=lambda n: (-sizes[n], plan.live[n].first)):
         live, size = plan.live[name], sizes[name]
         born, dead = live.first, live.last
         best, best_gap, position = None, 0, 0
         times = range(born // _STEPS, dead // _STEPS + 1)
-        for offset, end, first, last in sorted({other for time in times for other in placed.get(time, ())}):
+        near = [placed.get(time, ()) for time in times]
+        few = sum(map(len, near)) < len(whole)
+        for offset, end, first, last in sorted(set().union(*near)) if few else whole:
             if first > dead or last < born:
                 continue
             gap = offset - position
@@ -322,6 +327,7 @@ def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, B
             position = max(position, end)
         start = position if best is None else best
         plan.offsets[name] = start
+        bisect.insort(whole, (start, start + size, born, dead))
         for time in times:
             placed.setdefault(time, []).append((start, start + size, born, dead))
         space.nbytes = max(space.nbytes, start + size)
