@@ -13,7 +13,7 @@ import argand
 from argand.autograd.training import LazyBackward
 from argand.config import config
 from argand.errors import BackendCompilerFailed, CppCompileError, ToolchainError
-from argand.runtime import late_modules, process, toolchain
+from argand.runtime import late_modules, toolchain
 from argand.runtime.kernels import background_libraries
 from forks import fork
 
@@ -149,14 +149,3 @@ def test_a_forked_child_compiles_for_itself() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert background_libraries.library(SOURCE, ()).address("nothing")
     assert not background_libraries.running(SOURCE, ())
-
-
-def test_the_compiler_runs_when_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread asks for the interpreter thirty times before, and waits for 5 ms each time while another works."""
-    monkeypatch.setattr(background_libraries, "_LONGEST_START", 20.0)
-    text = 'extern "C" void nothing(void** ptrs, const long long* ints) {}\n'
-    background_libraries.begin(text, ())
-    assert process.compiling() or not background_libraries.running(text, ())
-    background_libraries.library(text, ())
-    background_libraries.begin(text, ())  # it is on the disk now: no command tells that it runs
-    assert not background_libraries.running(text, ())

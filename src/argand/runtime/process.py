@@ -14,7 +14,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import field
 from pathlib import Path
@@ -27,8 +27,6 @@ _MARK = "ARGAND_COMMANDS"  # in the environment of commands: tells them from oth
 _PROC_LIMIT = 1 << 22  # bytes of a file in /proc
 PATIENT: ContextVar[bool] = ContextVar("argand_patient_commands", default=False)
 """Whether nobody waits for what is run: others are to have the processors first."""
-STARTED: ContextVar[Callable[[], object]] = ContextVar("argand_started_commands", default=lambda: None)
-"""Called whenever commands have been started."""
 _LOW = 5  # the priority of such commands: a third of another one's time, so that they end within seconds
 OUTPUT_LIMIT = 1 << 18  # bytes of output that are kept; the rest is read and dropped
 _TICK = 0.2
@@ -185,7 +183,6 @@ def run_all(
                 with contextlib.suppress(OSError, AttributeError):
                     os.setpriority(os.PRIO_PGRP, process.pid, _LOW)
         children.starting.discard(mark)
-        STARTED.get()()
         late = _attend(running, deadline)
         for item in running:
             item.end()

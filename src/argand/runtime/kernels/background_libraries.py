@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 from argand import threads
-from argand.runtime import process, toolchain
+from argand.runtime import toolchain
 from argand.runtime.library import Library
 
 _Key = tuple[str, tuple[str, ...]]
-_LONGEST_START = 0.03  # seconds: who waits for another process's compiler, say, goes on
 
 
 @functools.cache
@@ -23,10 +21,7 @@ def _futures() -> dict[_Key, Future[Library]]:
 
 
 def begin(source: str, parts: Sequence[str]) -> None:
-    """Begin to compile what `library` will be asked for, and return when the compiler runs.
-
-    Beside this thread, the other one would make that ready in ten times the time: it asks for the interpreter with each
-    of thirty calls of the system, and gets it 5 ms later.
+    """Begin to compile what `library` will be asked for.
 
     Raises:
         ToolchainError: there is no compiler that works.
@@ -35,16 +30,10 @@ def begin(source: str, parts: Sequence[str]) -> None:
     key = source, tuple(parts)
     if key in _futures():
         return
-    runs = threading.Event()
-    with (
-        contextlib.suppress(RuntimeError),  # this process may have no more threads
-        threads.bound(process.STARTED, runs.set),
-    ):
-        _futures()[key] = future = threads.begin(
+    with contextlib.suppress(RuntimeError):  # this process may have no more threads
+        _futures()[key] = threads.begin(
             functools.partial(toolchain.load_text, source, parts=parts), "argand-kernels", forget=_futures().clear
         )
-        future.add_done_callback(lambda _: runs.set())
-        runs.wait(_LONGEST_START)
 
 
 def running(source: str, parts: Sequence[str]) -> bool:
