@@ -225,3 +225,30 @@ def test_frames_own_code_is_timed_beside_transformed_code(
     if fastest == "own":
         takes.update(own=1, rest=0)
         assert run(1100)[-30:] == ["entry"] * 30
+
+
+def test_sizes_that_alternate_are_timed_one_after_the_other() -> None:
+    ran: list[str] = []
+
+    def own(n: int) -> int:
+        ran.append("own")
+        return n
+
+    def slow(n: int) -> int:
+        ran.append("entry")
+        _C.prefer_original(_C.size_class(), None, 0)
+        time.sleep(5e-4)
+        return n
+
+    def callback(info: _C.FrameInfo) -> Any:
+        if info.code is not function.__code__:
+            return _C.SKIP
+        guards = _C.GuardTree()
+        guards.check_expr((("slot", guards.slot(guards.child(0, "local", 0), "int")), 0, "ge"))
+        code = compile("def t(n):\n    return slow(n)", "<t>", "exec").co_consts[0]
+        return _C.Entry(code.replace(co_freevars=info.code.co_freevars), guards, None, graph=True, whole=1)
+
+    function = types.FunctionType(own.__code__.replace(), {"slow": slow}, "own", None, own.__closure__)
+    for _ in range(40):
+        assert [_C.run_with_callback(callback, None, function, (n,)) for n in (3, 9)] == [3, 9]
+    assert ran[-20:] == ["own"] * 20

@@ -7,7 +7,7 @@
 
 #define QUIET_RUNS 4       /* in a row, in which all was known of what ran */
 #define BALANCED_PAIRS 4   /* in which either was first as often as second: its calls may come in twos, large and small */
-#define MOST_PAIRS 24
+#define MOST_PAIRS 12
 #define LEAD_OWN 4         /* pairs that the frame's own code won beyond those that it lost, to be taken before that */
 #define LEAD_COMPILED 2
 #define OUTLIER 4          /* times the other of the pair, of which no more is counted */
@@ -50,7 +50,7 @@ watch(Trial *trial, Entry *entry, int size_class)
         return false;
     }
     if (state->size_class != size_class) {
-        if (state->pairs > 0 && ++state->strange < STRANGE_RUNS) {
+        if (state->pairs + state->quiet > 0 && ++state->strange < STRANGE_RUNS) {
             return false;
         }
         *state = (EntryTiming){
@@ -132,7 +132,7 @@ note_pair(Entry *entry, uint64_t own, uint64_t compiled)
     int lead = 2 * state->won - state->pairs;
     bool faster = state->own < state->compiled - state->compiled / 32, last = state->pairs >= MOST_PAIRS;
     if (state->pairs % BALANCED_PAIRS == 0 && (last || (faster ? lead >= LEAD_OWN : lead <= -LEAD_COMPILED))) {
-        settle(entry, faster);
+        settle(entry, faster && lead >= -state->pairs / 4); /* sums alone hang on a few runs that had to wait */
     }
 }
 
@@ -191,8 +191,9 @@ trial_end(Trial trial, PyObject *result)
     else if (!known || undecided != trial.undecided) {
         entry->timing.quiet = 0;
     }
-    else if (++entry->timing.quiet == QUIET_RUNS && judged_graphs != trial.judged && faster_graphs == trial.faster) {
-        settle(entry, true); /* eager's kernels run all of its graphs */
+    else if (++entry->timing.quiet == QUIET_RUNS && faster_graphs == trial.faster &&
+             (judged_graphs != trial.judged || (!entry->graph && entry->whole == IN_PART))) {
+        settle(entry, true); /* eager's kernels run all of its graphs, or there is none */
     }
     Py_DECREF(entry);
     return result;
