@@ -222,6 +222,24 @@ def test_0_and_1_are_served_with_larger_numbers_where_they_are_terms_or_indices(
     assert len(findings.recompiles) == 1
 
 
+def test_positions_in_a_cache_from_0_on_have_two_versions() -> None:
+    """That the position is 1 is nothing to `position + 1`, nor to where a slice begins."""
+
+    def step(cache: torch.Tensor, x: torch.Tensor, position: int) -> torch.Tensor:
+        cache[:, position : position + 1] = x
+        seen = cache[:, : position + 1]
+        return (x @ seen.mT).softmax(-1) @ seen + position
+
+    compiled = argand.compile(step, backend="native", fullgraph=True)
+    ours, theirs, findings = torch.zeros(2, 9, 4), torch.zeros(2, 9, 4), Findings()
+    with findings.listening():
+        for position in (*range(6), 0, 1):
+            x = torch.randn(2, 1, 4)
+            torch.testing.assert_close(compiled(ours, x, position), step(theirs, x, position))
+    assert torch.equal(ours, theirs)
+    assert len(findings.graphs) == 2
+
+
 SIGNED: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "item": SERVED["item"],
     "full": SERVED["fill"],

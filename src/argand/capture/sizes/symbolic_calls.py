@@ -157,10 +157,10 @@ class ProbedCall:
         return [sym for sym in self.symbols if any(sym in self.dynamics.table.inputs(expr) for expr in exprs)]
 
     def refuse_counts(self) -> None:
-        """Make a constant of an integer that is 0 or 1 in the call at hand, and guard of others that they are larger,
-        as the probes are: these two are what no other number is as a size or a power, say, if not as a term or an
-        index. Floats that are computed from it are like any. A call that gives for these two what it gives for others
-        takes them too.
+        """Make a constant of an integer that is 0 or 1 now, where the call is given 0 or 1 because of it,
+        and guard of others that they are larger, as the probes are: these two are what no other number is as a size or
+        a power, say, if not as a term or an index. Floats that are computed from it are like any. A call that gives for
+        these two what it gives for others takes them too.
 
         Raises:
             Restart: there is one.
@@ -169,17 +169,30 @@ class ProbedCall:
         if self._is_term():
             return
         places, table = dynamics.places, dynamics.table
-        whole = {sym for expr, hint in self.exprs if type(hint) is int for sym in table.inputs(expr)}
+        least = self._least()
+        whole = {sym for expr in least for sym in table.inputs(expr)}
         numbers = [sym for sym in table.symbols if sym in places and places[sym].what == "int"]
         counts = {sym for sym in numbers if table.hints[sym] in (0, 1)}
         if counts and len(numbers) > 1 and self._takes_counts(whole):  # of one, versions for 0 and 1 are few and faster
             table.counts = True
             return
-        if counts & whole:
-            symbolic_tensors.give_up(self.builder, counts & whole)
+        of_counts = {expr: counts & table.inputs(expr) for expr in least}
+        small = {sym for expr in least if table.evaluate(expr, table.hints) < least[expr] for sym in of_counts[expr]}
+        if small:
+            symbolic_tensors.give_up(self.builder, small)
+        for expr in [each for each, symbols in of_counts.items() if symbols]:
+            dynamics.require(Relation("ge", expr, least[expr]))
         for sym in whole:
             if sym in places and places[sym].what == "int" and table.hints[sym] not in (0, 1):
                 dynamics.require(Relation("ge", sym, 2) if table.hints[sym] > 1 else Relation("lt", sym))
+
+    def _least(self) -> dict[Expr, int]:
+        """How large the whole numbers and sizes of the call are to be: 1 where slices begin, which take all from 0."""
+        exprs = [expr for expr, hint in self.exprs if type(hint) is int and isinstance(expr, Expr)]
+        index = self.args[1] if self.func in _ITEMS and len(self.args) > 1 else ()
+        slices = [each for each in (index if type(index) is tuple else (index,)) if type(each) is slice]
+        starts = [each.start.expr for each in slices if type(each.start) is SymbolicInt]
+        return {expr: 1 if exprs.count(expr) == starts.count(expr) else 2 for expr in exprs}
 
     def _refuse_overflow(self, result: object) -> None:
         """Make a constant of a number that eager refuses to convert to the dtype of a result, and guard of others that
