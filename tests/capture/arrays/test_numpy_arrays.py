@@ -470,3 +470,30 @@ def test_what_numpy_itself_computes_is_a_lone_operation_and_its_settings_one_gua
     monkeypatch.setattr(np, "geterr", lambda: asked.append(1) or geterr())
     compiled(x)
     assert len(asked) == 1
+
+
+KEPT = np.array([2, 0])
+
+
+def indexed(x: torch.Tensor) -> Any:
+    """By arrays that are known, from outside, and computed of the tensor."""
+    x, places = x.clone(), np.argsort(np.arange(3)[::-1])
+    x[places[:1].copy()] = 2.0
+    x[np.arange(3) > 1] += 1
+    x[0, np.array([1, 2], dtype=np.int32)] = x[1, :2].clone()
+    pairs = x[np.array([[0, 1], [1, 0]]), None, np.array([2, 0])]
+    return x[places], x[:, KEPT], pairs, x[np.argsort(x[:, 0].numpy())], x[np.array([], dtype=np.int64)]
+
+
+def test_arrays_are_indices_of_tensors() -> None:
+    compiled = argand.compile(indexed, backend="eager", fullgraph=True)
+    for number in range(3):
+        KEPT[0] = number
+        x = torch.randn(3, 4)
+        _same(indexed(x), compiled(x))
+    for index in (np.array([9]), np.array([0.5]), np.array([1, 0])[::-1], np.array([True, False]), np.array(2)):
+        want, got = (
+            _outcome(call, (torch.ones(3, 4),))
+            for call in (lambda x: x[index], argand.compile(lambda x: x[index], backend="eager"))
+        )
+        _same(want, got)

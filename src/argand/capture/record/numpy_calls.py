@@ -17,7 +17,7 @@ import torch
 from argand import errors
 from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.typefacts import is_heap
@@ -197,3 +197,19 @@ def to_tensor(state: CaptureState, array: object, name: str) -> object:
     with torch._C.DisableTorchFunction():
         real = torch.tensor(held)
     return constants.copied(state.graph, real)
+
+
+def as_index(builder: GraphBuilder, index: object) -> object:
+    """An index with tensors in the place of arrays of integers and truth values, which torch copies alike."""
+    if type(index) is tuple:
+        new = tuple([_as_index(builder, item) for item in index])
+        return index if all(a is b for a, b in zip(index, new)) else new
+    return _as_index(builder, index)
+
+
+def _as_index(builder: GraphBuilder, item: object) -> object:
+    array: Any = item._a_dummy if type(item) is Traced else item
+    if type(array).__name__ != "ndarray" or array.dtype.kind not in "ib" or not array.ndim or min(array.strides) < 0:
+        return item
+    tensor = to_tensor(builder.state, item, "tensor")
+    return tensor if array.dtype.kind == "b" else builder.call(torch.Tensor.to, (tensor,), {"dtype": torch.int64})

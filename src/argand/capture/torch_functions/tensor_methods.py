@@ -15,7 +15,7 @@ from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.values.tensor_info import Cost, TensorInfo
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.special_calls import Special, getter, named, special
-from argand.capture.record import conditions, constants, gradient_flags, size_tensors
+from argand.capture.record import conditions, constants, gradient_flags, numpy_calls, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
 from argand.capture.torch_functions import data_dependent, one_sided_branches
 from argand.graph.metadata import metas
@@ -410,7 +410,7 @@ def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
         count = unbacked_ops.sequences(builder, args[0])
         if count is not None:  # torch's modules only read it: no view is needed
             return builder.call(torch.tensor, (count,), {})
-    index = size_tensors.as_index(builder, args[1])
+    index = numpy_calls.as_index(builder, size_tensors.as_index(builder, args[1]))
     if index is not args[1]:
         return builder.call(func, (args[0], index), kwargs)
     if _has_boolean_index(index):
@@ -454,7 +454,7 @@ def _chunk(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
 @special(_T.__setitem__)
 def _setitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     self, index, value = args
-    known = size_tensors.as_index(builder, index)
+    known = numpy_calls.as_index(builder, size_tensors.as_index(builder, index))
     if known is not index:
         builder.call(func, (self, known, value), kwargs)
         return None
