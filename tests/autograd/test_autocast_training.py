@@ -143,3 +143,41 @@ def test_a_scaler_skips_the_step_where_a_gradient_overflows(backend: str) -> Non
         results.append((scales, [p.detach() for p in model.parameters()]))
     assert results[1][0] == results[0][0] and results[0][0][2] < results[0][0][1]
     torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-3, atol=1e-4)
+
+
+@torch.library.custom_op("argand_tests::product_in_python", mutates_args=())
+def product_in_python(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.mm(x, w).float()
+
+
+@product_in_python.register_fake
+def _(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape[0], w.shape[1])
+
+
+def exact_part(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return (x @ w).tanh() @ w
+
+
+def other_dtype(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.float16):
+        return (x @ w).tanh()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("fn", [exact_part, other_dtype, lambda x, w: product_in_python(x, w) + 1])
+def test_autocast_around_the_call_is_what_the_function_makes_of_it(fn: Callable[..., Any], backend: str) -> None:
+    """A compiled program has its casts in it, and runs without more; its backward runs where autocast is off."""
+    compiled = argand.compile(fn, backend=backend)
+    for training in (False, fn is not other_dtype and fn.__name__ != "<lambda>"):
+        outcomes = []
+        for run in (fn, compiled):
+            torch.manual_seed(0)
+            x, w = (torch.randn(8, 8, requires_grad=training) for _ in range(2))
+            with torch.autocast("cpu", dtype=BF16):
+                result = run(x, w)
+            gradients = torch.autograd.grad(result.square().sum(), (x, w)) if training else ()
+            outcomes.append((result, *gradients))
+        for got, want in zip(*outcomes[::-1]):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

@@ -398,7 +398,11 @@ def compiled_autograd_active() -> bool:
     return torch.autograd._engine_run_backward is not torch.autograd.graph._engine_run_backward
 
 
-disabled_autocast = torch._C._DisableAutocast  # a context manager: no op is cast inside
+def disabled_autocast() -> object:
+    """No op is cast as long as what this gives lives."""
+    guard: Any = torch._C._DisableAutocast()
+    guard.__enter__()  # before that it changes nothing
+    return guard
 
 
 def called_by_program() -> bool:

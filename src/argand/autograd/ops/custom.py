@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.operators.custom_backward import custom_backward, custom_call
+from argand.graph.operators.custom_backward import casts_inside, custom_backward, custom_call
 
 
 def stands_for(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -20,6 +21,12 @@ def stands_for(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if not torch.is_grad_enabled() or not any(arg.requires_grad for arg in given):
         return None
     return _Custom.apply(op, *given)
+
+
+def refuse_casts(target: Any) -> None:
+    """Compiled programs run without autocast, as the casts are in them; those that operators make inside are not."""
+    if casts_inside(target) and compat.autocast_active():
+        raise AutogradError("autocast is on around an operator that is written in Python, and casts inside")
 
 
 class _Custom(torch.autograd.Function):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -78,3 +79,13 @@ def leaves_tape(node: fx.Node) -> bool:
     if node.target in (getattr, setattr):
         return len(node.args) > 1 and node.args[1] in ("data", "grad")
     return str(getattr(node.target, "__module__", "")).startswith("argand")
+
+
+@contextlib.contextmanager
+def autocast_off() -> Iterator[None]:
+    """As a backward runs: where no autocast is on, though what it calls may turn it on."""
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

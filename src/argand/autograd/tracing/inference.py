@@ -144,6 +144,7 @@ def _run_nodes(
                 stand_in = padding.rounds(args, kwargs, tracer.many_sizes)
             if node.target is flex.flex_attention and attention is not None:
                 stand_in = attention(*args)
+            custom.refuse_casts(node.target)
             if node.target in RUNNING_PRODUCTS or node.target in ASKED_OF_CONJUGATES:
                 stand_in = _stands_for(node.target, args, kwargs)
             elif tracer.whole_backwards:

@@ -18,7 +18,7 @@ from argand.autograd.recording.bases import Bases
 from argand.autograd.recording.inputs import InputBuilder
 from argand.autograd.recording.leaves import reached_leaves, refuse_separate_histories
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
-from argand.autograd.tracing.gradients import leaves_tape, records_gradients
+from argand.autograd.tracing.gradients import autocast_off, leaves_tape, records_gradients
 from argand.autograd.tracing.inference import Attention, lift_attributes, run_graph
 from argand.autograd.tracing.outputs import Outputs, check_aliased_inputs, versions_raised
 from argand.autograd.tracing.saved_values import as_read, read_written, reads_of_results
@@ -470,7 +470,7 @@ class _Finisher:
         tangents = [self._tangent(order, outputs.nodes[position]) for order, position in enumerate(positions)]
         tracer.backward = True
         try:
-            with tracer:
+            with tracer, autocast_off():
                 apart = [number for number, position in enumerate(positions) if position in handed]
                 self.tape = replace(read_tape(carriers, wanted, apart), watched=self._watched(carriers))
                 passed = sorted(frozenset().union(*self.tape.passed))

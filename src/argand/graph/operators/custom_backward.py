@@ -31,6 +31,13 @@ def is_custom(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target.namespace not in _OWN
 
 
+def casts_inside(target: Any) -> bool:
+    """Whether a call is of an operator whose kernels are Python: what they compute with, autocast casts."""
+    packet = getattr(target, "overloadpacket", target)
+    defined: Any = torch.library._defs  # type: ignore[attr-defined]
+    return is_custom(target) and packet._qualified_op_name in defined
+
+
 def custom_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]] | None:
     """The overload that a call of a program's own operator is of, and its arguments in their order; None where calling
     it again might differ."""
