@@ -7,6 +7,7 @@ bounds, layouts of what ATen kernels return. `schedule.reference` runs fused ker
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ Memory = dict[str, torch.Tensor]
 
 # Pointwise ops that torch has under another name than the loop program.
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "trigamma": functools.partial(torch.polygamma, 1),
     "truediv": torch.true_divide,
     "floordiv": torch.floor_divide,
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
