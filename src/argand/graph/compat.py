@@ -515,10 +515,8 @@ def keep_torch_compiler_out() -> int:
 
     torch wraps some Python kernels in a helper that looks for the attribute `__dynamo_disable` on the function and,
     where there is none, imports torch._dynamo to make one. The function itself is the right value as long as dynamo is
-    not tracing, and dynamo does not trace below the dispatcher.
-
-    Returns:
-        How many functions were prepared; 0 when torch._dynamo is loaded already.
+    not tracing, and dynamo does not trace below the dispatcher. Returns how many functions were prepared; 0 when
+    torch._dynamo is loaded already.
     """
     if "torch._dynamo" in sys.modules:
         return 0
