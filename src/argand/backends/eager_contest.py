@@ -232,7 +232,7 @@ class Contest:
             )
             compiled = times.compiled + _COLD * backward
             slower = "" if compiled <= times.eager * _GAINS else text
-            return slower, times.eager - compiled, times.gain_later - _COLD * backward
+            return slower, times.eager - compiled, times.gain_later
         return None, math.inf, 0.0
 
     def _lost(self, times: _Times, args: Sequence[Any], sizes: int) -> None:

@@ -70,7 +70,9 @@ trial_begin(Entry *entry)
 {
     int size_class = guard_size_class();
     Trial trial = {NULL};
-    bool settled = (entry->timing.settled >> size_class & 1) != 0 || entry->whole == NOT_ALIKE || entry->resumed;
+    /* A whole frame with a graph that gains with its backward is left as it is: that was compared. */
+    bool gains_later = entry->whole == WHOLE && entry->faster && entry->unless != NULL;
+    bool settled = (entry->timing.settled >> size_class & 1) != 0 || entry->whole == NOT_ALIKE || entry->resumed || gains_later;
     bool timed = !LIKELY(settled) && watch(&trial, entry, size_class);
     if (UNLIKELY(entry->outrun != 0) && settled) {
         trial.entry = (Entry *)Py_NewRef(entry);
