@@ -476,13 +476,21 @@ KEPT = np.array([2, 0])
 
 
 def indexed(x: torch.Tensor) -> Any:
-    """By arrays that are known, from outside, and computed of the tensor."""
+    """By arrays that are known, from outside, and computed of the tensor; tensors of such."""
     x, places = x.clone(), np.argsort(np.arange(3)[::-1])
     x[places[:1].copy()] = 2.0
     x[np.arange(3) > 1] += 1
     x[0, np.array([1, 2], dtype=np.int32)] = x[1, :2].clone()
     pairs = x[np.array([[0, 1], [1, 0]]), None, np.array([2, 0])]
-    return x[places], x[:, KEPT], pairs, x[np.argsort(x[:, 0].numpy())], x[np.array([], dtype=np.int64)]
+    return (
+        x.new_tensor(KEPT),
+        x.new_tensor(places),
+        x[places],
+        x[:, KEPT],
+        pairs,
+        x[np.argsort(x[:, 0].numpy())],
+        x[np.array([], dtype=np.int64)],
+    )
 
 
 def test_arrays_are_indices_of_tensors() -> None:

@@ -28,12 +28,16 @@ def _holds_tensor(data: object) -> bool:
     return not isinstance(data, dict) and bool(tensors_of(data))
 
 
+def _is_array(data: object) -> bool:
+    return type(data) is Traced or (module_of(type(data)) == "numpy" and type(data).__name__ == "ndarray")
+
+
 @special(*named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))
 def _from_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if isinstance(data, _T):
         return _copy_of_tensor(builder, func, data, kwargs)
-    if type(data) is Traced or (module_of(type(data)) == "numpy" and type(data).__name__ == "ndarray"):
+    if _is_array(data):
         tensor = numpy_calls.to_tensor(builder.state, data, func.__name__)
         target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
         return builder.call(_T.to, (tensor,), target) if target else tensor
@@ -178,6 +182,9 @@ def _of_two_numbers(builder: GraphBuilder, func: Function, args: Args, kwargs: K
 
 @special(*named(_T, "new_tensor"))
 def _new_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    if len(args) == 2 and _is_array(args[1]) and not kwargs:
+        target = {"dtype": args[0].dtype, "device": builder.tensors[id(args[0])].device}
+        return builder.call(_T.to, (numpy_calls.to_tensor(builder.state, args[1], "tensor"),), target)
     if len(args) < 2 or isinstance(args[1], _T) or _holds_tensor(args[1]) or numpy_scalars.held_in(args[1]):
         raise errors.graph_break(
             kind="tensor constructor",
