@@ -34,7 +34,7 @@ def is_custom(target: Any) -> bool:
 def casts_inside(target: Any) -> bool:
     """Whether a call is of an operator whose kernels are Python: what they compute with, autocast casts."""
     packet = getattr(target, "overloadpacket", target)
-    defined: Any = torch.library._defs  # type: ignore[attr-defined]
+    defined: Any = torch.library._defs
     return is_custom(target) and packet._qualified_op_name in defined
 
 
