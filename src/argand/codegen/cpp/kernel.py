@@ -8,6 +8,7 @@ size symbols.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -19,19 +20,20 @@ from argand.codegen.cpp.prelude import prelude, words
 from argand.codegen.cpp.repeated_stages import Declaration, with_tables
 from argand.codegen.cpp.shared_forms import with_shared_forms
 from argand.codegen.cpp.stage_plan import StagePlan
-from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
+from argand.codegen.cpp.statements import Lanes, Printer, Writer
 from argand.codegen.cpp.swept import SweptLoops
-from argand.codegen.cpp.types import element, vector_type
+from argand.codegen.cpp.types import Memory, element, vector_type
 from argand.config import config
 from argand.errors import InternalError
 from argand.graph import time_limit
-from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, to_c
+from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, free_vars, to_c
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, Value, checks_values, element_dtype, with_nested
 from argand.quick_dataclasses import dataclass
 from argand.runtime import processor
 from argand.runtime.toolchain import IsaInfo
 
+_SHORT = 16  # elements of rows that kernels may keep for each of the lanes that run across them
 STACK_BYTES = 64 << 10  # scratch beyond this is allocated
 
 
@@ -141,7 +143,8 @@ class KernelPrinter:
         self.options = options
         self.vector_bytes = vector_bytes
         self.out = Writer()
-        self.facts = [analyse(stage.body, plan.registers, (var for var, _ in plan.outer)) for stage in plan.stages]
+        local = plan.registers.union(plan.scratch)  # one for each outer point
+        self.facts = [analyse(stage.body, local, (var for var, _ in plan.outer)) for stage in plan.stages]
         self.checks_indices = any(checks_values(facts.statements) for facts in self.facts)
         self.memory = self._memory()
         self.pointers: dict[str, Declaration] = {}
@@ -170,7 +173,7 @@ class KernelPrinter:
     def _consider_outer_vector(self) -> None:
         """Run lanes along the last outer loop when the stages' own loops are worse for that."""
         plan = self.plan
-        if not plan.outer or plan.scratch or self.vector_bytes == 0:
+        if not plan.outer or self.vector_bytes == 0 or not self._has_short_rows():
             return
         var, size = plan.outer[-1]
         lanes = min(lanes_for(f, var, self.vector_bytes, p) for f, p in zip(self.facts, self.plans))
@@ -186,6 +189,22 @@ class KernelPrinter:
         if sum(p.cost for p in forced) < sum(p.cost for p in self.plans):
             self.plans = forced
             self.outer_vector, self.outer_lanes = var, lanes
+            for name in plan.scratch:
+                self.memory[name] = replace(self.memory[name], lanes=lanes)
+
+    def _has_short_rows(self) -> bool:
+        """Whether each of the lanes that run across rows may have its own, if there are any, in scratch memory."""
+        scratch = self.plan.scratch
+        sizes = [as_int(size) for buffer in scratch.values() for size in buffer.size]
+        if any(size is None or size > _SHORT for size in sizes):
+            return False
+        outer = {var for var, _ in self.plan.outer}
+        return all(
+            outer.isdisjoint(free_vars(value.args[1])) and facts.indirect.keys().isdisjoint(free_vars(value.args[1]))
+            for facts in self.facts
+            for value in with_nested(facts.statements)
+            if value.op in ("load", "store") and value.args[0] in scratch
+        )
 
     # --- printing
 
@@ -262,7 +281,7 @@ class KernelPrinter:
     def _scratch(self) -> None:
         fixed = 0
         for name, buffer in self.plan.scratch.items():
-            count = 1
+            count = self.outer_lanes
             for size in buffer.size:
                 known = as_int(size)
                 count = 0 if known is None or count == 0 else count * known

@@ -22,7 +22,7 @@ from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
 from argand.graph.sizes.expr import Expr, Var, as_int, free_vars
 from argand.ir.loops import Value, with_nested
-from argand.ir.operations import DIVISION, INTEGER_DIVISIONS, cost
+from argand.ir.operations import DIVISION, ELEMENTARY, INTEGER_DIVISIONS, cost
 
 # Functions of the prelude that have no vector code.
 _PER_LANE = {
@@ -168,9 +168,10 @@ def _cost(facts: StageFacts, plan: StagePlan) -> float:
             level = len(plan.point)
         total += times[level] * _unit(facts, value, plan)
     for value in facts.reductions:
-        total += times[innermost] * (2.0 if value.args[0] in ("argmax", "argmin") else 1.0)
+        places = value.args[0] in ("argmax", "argmin")
+        total += times[innermost] * (2.0 if places else 1.0)
         if plan.horizontal:
-            total += times[len(plan.point)] * 12.0
+            total += times[len(plan.point)] * (60.0 if places else 12.0)
     return total
 
 
@@ -182,6 +183,10 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         if not vector:
             return 1.0
         assert plan.vector is not None
+        if value.args[0] in facts.registers and (
+            plan.vector in facts.outer or plan.lanes > hint(plan.sizes[plan.vector])
+        ):
+            return 1.0 if plan.vector in facts.outer else 6.0  # what a mask stored is waited for
         if value in plan.transposed:
             return 3.0
         stride = lane_stride(facts, value.args[1], plan.vector, plan.lanes)
@@ -209,4 +214,7 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         return (1.5 * lanes if wide else 4.0) if by_number else 2.0 * lanes if wide else 10.0
     if value.op in _PER_LANE:
         return 12.0 * lanes
+    row = hint(plan.sizes[plan.vector]) if plan.vector is not None and plan.horizontal else 0
+    if vector and cost(value.op) >= ELEMENTARY and 0 < row <= plan.lanes:
+        return 36.0  # the one vector of a row: nothing is computed while the result is waited for
     return 6.0 if cost(value.op) >= DIVISION else 0.5

@@ -17,7 +17,7 @@ from argand.codegen.cpp import overrides
 from argand.codegen.cpp.crossings import Crossing, crossing
 from argand.codegen.cpp.integers import fits
 from argand.codegen.cpp.stage_plan import StagePlan
-from argand.codegen.cpp.types import element, literal, number, vector_type
+from argand.codegen.cpp.types import Memory, element, literal, number, vector_type
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Const, Expr, Var, as_int, coefficient, free_vars, substitute, to_c
 from argand.graph.sizes.expr_nodes import from_poly
@@ -88,21 +88,6 @@ class Lanes:
     tail: str = ""
     mask: str = ""
     tile: frozenset[Value] = frozenset()
-
-
-@dataclass(slots=True)
-class Memory:
-    """How a buffer is reached.
-
-    Arguments:
-        name: C++ pointer or array; for a register, the variable.
-        dtype: of its elements.
-        register: a single value, not memory.
-    """
-
-    name: str
-    dtype: torch.dtype
-    register: bool = False
 
 
 @dataclass(slots=True)
@@ -280,7 +265,12 @@ class Printer:
 
     def address(self, memory: Memory, index: Expr) -> str:
         """C++ pointer to an element."""
-        return memory.name if index == 0 else f"{memory.name} + {to_c(index)}"
+        return memory.name if index == 0 else f"{memory.name} + {to_c(index * memory.lanes)}"
+
+    def _stride(self, memory: Memory, index: Expr) -> Expr | None:
+        """How far apart in memory neighbouring lanes are; None when it is not one distance."""
+        assert self.lanes.var is not None
+        return Const(1) if memory.lanes > 1 else lane_stride(self.facts, index, self.lanes.var, self.lanes.count)
 
     def _lane_index(self, index: Expr) -> str:
         """`index` of lane `l`."""
@@ -304,7 +294,7 @@ class Printer:
         lanes = self.lanes
         assert lanes.var is not None
         vector = vector_type(memory.dtype, lanes.count)
-        stride = lane_stride(self.facts, index, lanes.var, lanes.count)
+        stride = self._stride(memory, index)
         boolean = memory.dtype == torch.bool
         if value in lanes.tile:
             return f"tile{value.id}[row]" + (" != 0" if boolean else "")
@@ -428,7 +418,7 @@ class Printer:
     def _store_vector(self, value: Value, memory: Memory, text: str) -> None:
         lanes, index, mode = self.lanes, value.args[1], value.args[3]
         assert lanes.var is not None
-        stride = lane_stride(self.facts, index, lanes.var, lanes.count)
+        stride = self._stride(memory, index)
         boolean = memory.dtype == torch.bool
         if stride == 2 and not lanes.tail and not boolean and (pair := store_pair(self.facts, value)) is not None:
             if value is pair[-1]:

@@ -1,4 +1,4 @@
-"""How torch dtypes are spelt in generated C++."""
+"""How torch dtypes are spelt in generated C++, and what buffers are called there."""
 
 from __future__ import annotations
 
@@ -100,3 +100,20 @@ def limit(dtype: torch.dtype, low: bool) -> float | int:
         return int(not low)
     info = torch.iinfo(dtype)
     return int(info.min if low else info.max)
+
+
+@dataclass(slots=True)
+class Memory:
+    """How a buffer is reached.
+
+    Arguments:
+        name: C++ pointer or array; for a register, the variable.
+        dtype: of its elements.
+        register: a single value, not memory.
+        lanes: how many of each element there are, side by side: rows of a kernel whose lanes run across them.
+    """
+
+    name: str
+    dtype: torch.dtype
+    register: bool = False
+    lanes: int = 1

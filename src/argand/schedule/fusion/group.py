@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from argand.graph.sizes.expr import ZERO, Expr, Simplifier, Var, as_int, product, substitute, sum_of
 from argand.ir.loops import Buffer, LoopNode, expressions, statements_of
+from argand.ir.operations import ELEMENTARY, cost
 from argand.ir.target import Target
 from argand.quick_dataclasses import dataclass
 from argand.schedule.access import hint, hint_numel, itemsize
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     import torch
 
 _LARGE_BYTES = 4 << 20  # of a result, which a reduction of its columns would else read from memory again
+_FULL_VECTOR = 16
+_SHORT_ROW = 320  # bytes
+_LEAST_WORK = 1 << 14  # additions: a kernel of its own costs as much
 _WINDOW = 4  # loads of one buffer by one loop node, beyond which they are a window that slides
 
 
@@ -234,10 +238,12 @@ class Merger:
         merged.statements = first.statements + second.statements
         merged.stages = assign_stages(merged.members)
         if len(merged.stages) > 1:
-            return merged if self._shared_loops(merged, target) and is_legal(merged, target) else None
-        if target.shares_innermost:
-            return merged if not self._slides_in_columns(merged) else None
-        return merged if self._one_stage_pays(merged, first, second, target) else None
+            pays = self._shared_loops(merged, target) and is_legal(merged, target)
+        elif target.shares_innermost:
+            pays = not self._slides_in_columns(merged)
+        else:
+            pays = self._one_stage_pays(merged, first, second, target)
+        return merged if pays and not self._one_by_one(merged, first, second, target) else None
 
     def _unify(self, first: Group, second: Group) -> Group | None:
         unifier = Unifier(dict(first.dims), dict(second.dims), self.fresh)
@@ -344,6 +350,25 @@ class Merger:
             return False
         apart = hint(product(merged.dims[var] for var in stage.loops - stage.reduce - {inner}))
         return apart >= target.threads and 4 * apart * rows * columns >= _LARGE_BYTES
+
+    def _one_by_one(self, merged: Group, first: Group, second: Group, target: Target) -> bool:
+        """Whether elementary functions of one number a row, alone in a group, would be computed without vectors beside
+        rows so short that these are read again in less time."""
+        outer, inner = set(merged.outer), None
+        if len(merged.stages) == 1:
+            stage = merged.stages[0]
+            outer, inner = set(stage.loops - stage.reduce), self.unit_stride(stage)
+            if inner not in stage.reduce or hint(merged.dims[inner]) < _FULL_VECTOR:  # lanes run across the rows
+                return False
+        if target.shares_innermost or self._row_bytes(merged, outer) > _SHORT_ROW:
+            return False
+        for group in (first, second):
+            nodes = {member.node for member in group.members}
+            if all(member.loops <= outer for member in merged.members if member.node in nodes):
+                costs = [cost(statement.op) for node in nodes for statement in statements_of(node.body)]
+                work = sum(each for each in costs if each >= ELEMENTARY)
+                return work * hint(product(merged.dims[var] for var in outer)) > _LEAST_WORK
+        return False
 
     def _slides_in_columns(self, merged: Group) -> bool:
         """Whether sums of columns would compute windows on the way: each thread has few elements in flight then, and
