@@ -219,8 +219,8 @@ def settle(system: str, step: Callable[[], Any]) -> int:
 
 
 QUIET_STEPS = 100
-"""More calls than from one comparison of a small graph with eager's kernels to the next, twice, and than it takes to time
-frames beside their own code, those within them first."""
+"""More calls than from one comparison of a small graph with eager's kernels to the next, twice, and than it takes to
+time frames beside their own code, those within them first."""
 MOST_STEPS = 250
 SETTLE_SECONDS = 20
 
