@@ -1,8 +1,8 @@
 """Graphs with checkpoints whose backward writes to buffers once more, as eager's does (statistics of a batch norm).
 
-No trace of forward and backward has that second write. So the graph is cut around such checkpoints, which stay torch's
-own; their bodies and what lies between them is compiled. In: a captured graph and a function that compiles one. Out: a
-callable that runs the parts.
+No trace of forward and backward has that second write, and how much of a body runs again depends on what its operations
+save. So the graph is cut around such checkpoints, which stay torch's own; what lies between them is compiled. In: a
+captured graph and a function that compiles one. Out: a callable that runs the parts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import fx
 from argand import events
 from argand.autograd import needs_autograd
 from argand.backends.in_parts.cuts import cut_pieces, join_parts, places_between
-from argand.backends.in_parts.parts import CompileGraph, Part
+from argand.backends.in_parts.parts import CompileGraph
 from argand.graph.sizes.symbols import is_dynamic
 
 
-def writing_again(gm: fx.GraphModule) -> list[fx.Node]:
-    """Its checkpoints whose backward writes to buffers."""
-    return [node for node in gm.graph.nodes if "writes_again" in node.meta]
+def writing_again(gm: fx.GraphModule) -> bool:
+    """Whether it has a checkpoint whose backward writes to buffers."""
+    return any("writes_again" in node.meta for node in gm.graph.nodes)
 
 
 def compile_around(
@@ -46,14 +46,7 @@ def compile_around(
         return gm.forward
 
     def compile_part(module: fx.GraphModule, args: list[Any]) -> Callable[..., Any]:
-        own = writing_again(module)
-        if not own:
-            return compile_graph(module, args)
-        body = getattr(module, str(own[0].args[0].target))
-        if "compiled" not in body.meta:
-            tensors = tuple(range(len(body.graph.find_nodes(op="placeholder"))))
-            body.meta["compiled"] = Part(body.forward, lambda: body, tensors, compile_graph)
-        return module.forward
+        return module.forward if writing_again(module) else compile_graph(module, args)
 
     return join_parts(gm, *cut_pieces(gm, cuts), None, compile_part)
 

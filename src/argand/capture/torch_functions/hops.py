@@ -17,7 +17,6 @@ import torch.utils.checkpoint
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from argand._core.calls import uncaptured
 from argand.capture.facts.handlers import Args, Function
 from argand.graph import histories
 from argand.graph.checkpoint_regions import Keeps, recomputed
@@ -110,15 +109,11 @@ def checkpoint(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor,
     def run(*tensors: object) -> Any:
         return tuple(body.forward(*tensors, *surroundings))
 
-    def run_compiled(*tensors: object) -> Any:
-        return tuple(uncaptured(compiled, *tensors, *surroundings))
-
     if being_traced():  # the backend decides what is recomputed; drawing random numbers twice would not be the same
         needed = not options["use_reentrant"] or any(t.requires_grad for t in own)
         with torch.set_grad_enabled(torch.is_grad_enabled() and needed), recomputed(kept_by(options)):
             return run(*own)
-    compiled = body.meta.get("compiled")
-    results = torch.utils.checkpoint.checkpoint(run if compiled is None else run_compiled, *own, **options)
+    results = torch.utils.checkpoint.checkpoint(run, *own, **options)
     return tuple(results)
 
 
