@@ -66,6 +66,10 @@ _LIMITS = frozenset((torch.clamp, torch.clip, _Tensor.clamp, _Tensor.clamp_, _Te
 _ITEMS = frozenset((_Tensor.__getitem__, _Tensor.__setitem__, _Tensor.select, torch.select))
 _FILLS = {torch.full: 0, _Tensor.new_full: 1, torch.full_like: 0, _Tensor.fill_: 0, _Tensor.masked_fill: 0}
 """Functions that fill a tensor with a number, and which argument says its sizes."""
+_MEASURED = frozenset(
+    [f"{kind}{n}d" for kind in ("conv", "avg_pool", "max_pool") for n in (1, 2, 3)] + ["interpolate", "unfold", "stft"]
+)
+"""Functions whose sizes are quotients, and whose metadata costs little at large sizes (that of others is computed)."""
 _FARTHEST = 1 << 10
 """How far from the hint is looked for where a quotient grows."""
 _APART = frozenset(["unbind", "split", "unsafe_split", "chunk", "unsafe_chunk", "tensor_split"])
@@ -305,7 +309,8 @@ class ProbedCall:
         if not siblings or not alike or not all(same_structure(result, sibling) for sibling in siblings):
             self.result = result
             self.learn()
-        self._know_quotients(result, siblings)
+        if getattr(self.func, "__name__", "") in _MEASURED:
+            self._know_quotients(result, siblings)
         return result, siblings
 
     def _know_quotients(self, result: object, siblings: list[Any]) -> None:
