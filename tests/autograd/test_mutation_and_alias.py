@@ -313,6 +313,11 @@ COMPILED = {
 
 REFUSED = {
     "expanded input written": (lambda x: x.add_(1), lambda: [torch.randn(3, 1).expand(3, 4)], "share memory"),
+    "strides of a transposed input": (
+        lambda x: x.as_strided((2,), (1,)).mul_(3) + x[:2, 0],
+        lambda: [f32(3, 4).t()],
+        "not contiguous",
+    ),
     "part of overlapping strides": (
         lambda x: x.as_strided((2, 2), (1, 1))[0, 1].fill_(5) + x,
         lambda: [f32(3)],

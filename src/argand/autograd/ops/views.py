@@ -206,6 +206,8 @@ def _back_by_strides(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTens
     size, stride, start = args
     if overlaps(size, stride):
         raise AutogradError("a write to a part of a tensor whose elements share memory")
+    if not parent.is_contiguous():  # whose values kernels find in another order than by its strides
+        raise AutogradError("a write by strides to a tensor that is not contiguous")
     node = tracer.read(parent.value)
     held = node.meta["val"]
     if held.storage_offset() or held.stride() != parent.value.spec.stride or _begins_anywhere(node):
