@@ -14,6 +14,7 @@ from torch.utils import _pytree
 import argand
 from argand import events
 from argand.autograd import wrap
+from argand.autograd.tracing.trace import trace_inference
 from argand.backends.aot_eager import aot_eager, run_eagerly
 from argand.backends.common import compile_inference
 from argand.backends.compile_watchers import Compiler
@@ -359,6 +360,12 @@ def test_refused_graph_runs_eagerly_and_says_why(name):
     reasons = compare(aot_eager, fn, make)
     assert len(reasons) == 1
     assert text in reasons[0]
+
+
+def test_an_input_with_gaps_is_written_to_as_it_lies():
+    x = f32(3, 8)[:, ::2]
+    program = trace_inference(graph_of(lambda x: x.add_(1), [x]), [x])
+    assert [node.target for node in program.graph.nodes if node.op == "call_function"] == [torch.ops.aten.add.Tensor]
 
 
 def test_written_input_that_shares_memory():

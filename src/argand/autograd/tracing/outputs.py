@@ -315,8 +315,12 @@ class Outputs:
         spec = value.spec
         if value.held is not spec:
             fixed = make_tensor(Value(spec, node, value.held))
-            dense = is_dense(spec.size, spec.stride)
-            fixed = tracer.with_strides(fixed, spec.stride) if dense else tracer.with_gaps(fixed)
+            if is_dense(spec.size, spec.stride):
+                fixed = tracer.with_strides(fixed, spec.stride)
+            elif value.input >= 0:  # it is copied to the input
+                fixed = tracer.with_strides(fixed, value.held.stride)
+            else:
+                fixed = tracer.with_gaps(fixed)
             node = tracer.read(fixed.value)
         if _owner(node).op in ("placeholder", "get_attr"):
             copied = tracer.record(aten.clone.default, (make_tensor(Value(spec, node)),), {})
