@@ -285,9 +285,10 @@ def test_sizes_that_are_quotients_are_found(name):
     calls_of(QUOTIENTS[name], [torch.randn(1, 1, *size) for size in sizes])
 
 
-def test_a_size_that_is_nearly_a_quotient_is_none():
-    rows = [torch.randn(1, 1, n) for n in (64, 71, 97, 20001)]
-    calls_of(lambda x: F.interpolate(x, scale_factor=0.2501).shape, rows, compiles=4)
+@pytest.mark.parametrize("scale, sizes", [(0.2501, (64, 71, 97, 20001)), (1 / 49, (56, 100, 150, 245, 441))])
+def test_a_size_that_is_nearly_a_quotient_is_none(scale, sizes):
+    rows = [torch.randn(1, 1, n) for n in sizes]
+    calls_of(lambda x: F.interpolate(x, scale_factor=scale).shape, rows, compiles=len(sizes))
 
 
 def test_transposed_inputs():

@@ -17,7 +17,7 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicInt, SymbolicSize
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_tensors import PROBED, at
 from argand.graph import compat, time_limit
@@ -70,6 +70,8 @@ _MEASURED = frozenset(
     [f"{kind}{n}d" for kind in ("conv", "avg_pool", "max_pool") for n in (1, 2, 3)] + ["interpolate", "unfold", "stft"]
 )
 """Functions whose sizes are quotients, and whose metadata costs little at large sizes (that of others is computed)."""
+_EXACT = 1 << 10
+"""Multiples of its inverse scale sizes without an error."""
 _FARTHEST = 1 << 10
 """How far from the hint is looked for where a quotient grows."""
 _APART = frozenset(["unbind", "split", "unsafe_split", "chunk", "unsafe_chunk", "tensor_split"])
@@ -309,9 +311,15 @@ class ProbedCall:
         if not siblings or not alike or not all(same_structure(result, sibling) for sibling in siblings):
             self.result = result
             self.learn()
-        if getattr(self.func, "__name__", "") in _MEASURED:
+        if getattr(self.func, "__name__", "") in _MEASURED and self._is_exact():
             self._know_quotients(result, siblings)
         return result, siblings
+
+    def _is_exact(self) -> bool:
+        """Whether no size is scaled by a number that rounds: 245 * (1/49) is less than 5, 147 * (1/49) is 3."""
+        numbers = compat.tree_flatten((self.args, self.kwargs))[0]
+        scales = [each for each in numbers if type(each) in (float, SymbolicFloat)]
+        return all(type(scale) is float and (scale * _EXACT).is_integer() for scale in scales)
 
     def _know_quotients(self, result: object, siblings: list[Any]) -> None:
         """Find the sizes of results that are quotients by more than the hint and the probes tell apart (those of a
