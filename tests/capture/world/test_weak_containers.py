@@ -102,6 +102,59 @@ def test_keys_that_are_compared_by_their_own_methods() -> None:
         torch.testing.assert_close(compiled(torch.ones(2), held, one), function(torch.ones(2), held, one))
 
 
+class Holder:
+    """Refers to keys weakly, so that the key a weak container makes of one of them is this very reference."""
+
+    def __init__(self, *keys: Key) -> None:
+        self.keys = list(keys)
+        self.refs = [weakref.ref(key) for key in keys]
+        self.held = weakref.WeakKeyDictionary({key: 2.0 for key in keys})
+        self.by_ref = {ref: 3.0 for ref in self.refs}
+
+
+LOOK_UPS: dict[str, Callable[[Holder], object]] = {
+    "the key that a reference leads to": lambda held: held.held[held.refs[0]() or held],
+    "a reference from outside": lambda held: held.by_ref[held.refs[0]],
+    "a reference in the dict of a weak dict": lambda held: held.refs[0] in held.held.data,
+    "a reference of one that has one": lambda held: held.by_ref[weakref.ref(held.keys[1])],
+    "hash": lambda held: hash(held.refs[0]) == hash(held.keys[0]),
+}
+
+
+@pytest.mark.parametrize("name", LOOK_UPS)
+def test_keys_that_weak_references_lead_to(name: str) -> None:
+    function = LOOK_UPS[name]
+    compiled = argand.compile(lambda x, held: (x + 1, function(held)), backend="eager", fullgraph=True)
+    held = Holder(Key(), Key())
+    for _ in range(2):
+        assert compiled(torch.ones(1), held)[1] == function(held)
+    held.refs.reverse()
+    held.keys.reverse()
+    held.by_ref[weakref.ref(held.keys[0])] = 5.0
+    assert compiled(torch.ones(1), held)[1] == function(held)
+
+
+def test_references_that_became_one() -> None:
+    """What a reference is hashed and compared as is guarded, and which reference an object has."""
+
+    def function(x: torch.Tensor, held: Holder) -> object:
+        return x + 1, len({held.refs[0], held.refs[1]}), weakref.ref(held.keys[1]) is held.refs[1]
+
+    compiled = argand.compile(function, backend="eager", fullgraph=True)
+    held = Holder(Key(), Key())
+    for _ in range(2):
+        assert_same(compiled(torch.ones(1), held), function(torch.ones(1), held))
+        held.refs[1] = held.refs[0]
+
+
+def test_a_reference_to_what_ended_in_the_graph() -> None:
+    def function(x: torch.Tensor, held: Holder) -> object:
+        held.keys.clear()
+        return x + 1, held.refs[0] in held.held.data
+
+    assert argand.compile(function, backend="eager")(torch.ones(1), Holder(Key()))[1] is False
+
+
 def test_guards_keep_no_key_alive() -> None:
     key = Key()
     held = weakref.WeakKeyDictionary({key: 2.0})

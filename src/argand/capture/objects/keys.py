@@ -47,7 +47,7 @@ def check_hash(interp: Interpreter, key: Any, held: object = None) -> None:
         for item in interp.shadow(key):
             check_hash(interp, item)
     elif cls is weakref.ref:
-        check_hash(interp, key())
+        check_hash(interp, interp.call(key, ()))  # which is guarded to be what it refers to
     elif interp.is_outer(key) and native_reads.kind(cls) == native_reads.BASE:
         native_reads.guard_base(interp, key)
     else:

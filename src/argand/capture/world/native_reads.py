@@ -11,6 +11,7 @@ import enum
 import functools
 import operator
 import types
+import weakref
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -169,6 +170,9 @@ def _check_outer(interp: Access, fn: Function, obj: Any, reads: str) -> None:
     if sort == BASE:
         interp.note_class(cls)  # it may gain what this code asks for
         guard_base(interp, obj)
+        return
+    if cls is weakref.ref and reads == "hash" and id(obj()) in interp.outer:  # it is hashed and compared as that
+        _check_outer(interp, fn, obj(), reads)
         return
     if sort == CONTAINER and interp.shadow(obj) is obj:  # () is its own shadow
         return
