@@ -185,19 +185,6 @@ def test_replaced_expressions_and_rules_are_not_stored(monkeypatch: pytest.Monke
     assert outcomes(lambda: compiled(x)) == ["bypass"]
 
 
-def test_operations_of_others_are_not_stored() -> None:
-    @torch.library.custom_op("stored_tests::twice", mutates_args=())
-    def twice(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @twice.register_fake
-    def _(x: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(x)
-
-    x = torch.randn(4)
-    assert outcomes(lambda: argand.compile(lambda x: twice(x) + 1)(x)) == ["bypass"]
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_training(dynamic: bool) -> None:
     torch.manual_seed(0)
