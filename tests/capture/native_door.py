@@ -132,6 +132,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "library_functions.py parts_of: fn.__reduce__()",
         "builtin_methods.py mapping_behind: gc.get_referents(proxy)",
         "weak_references.py dereference: ref()",
+        "native_reads.py _check_outer: obj()",
         "iterator_positions.py push: obj.__length_hint__()",
         "iterator_positions.py push: hasattr(obj, '__length_hint__')",
         "iterator_positions.py push: obj.__reduce__()",
