@@ -264,6 +264,24 @@ def test_numbers_that_were_seen_with_both_signs(name: str) -> None:
     assert len(findings.graphs) <= COMPILES.get(name, 2)
 
 
+@pytest.mark.parametrize("other", [True, 2.5, 1j, torch.tensor(2), 1 << 62, 1 << 64, -(1 << 70)])
+def test_numbers_of_both_signs_are_integers(other: object) -> None:
+    def function(x: torch.Tensor, n: Any, seen: list[int]) -> Any:
+        seen.append(1)
+        return x * n, x
+
+    compiled, x = argand.compile(function, backend="native"), torch.ones(2, dtype=torch.int16)
+    for number in (3, -2, 5, -7, other, 4):
+        results: list[Any] = []
+        for each in (function, compiled):
+            seen: list[int] = []
+            try:
+                results.append((each(x, number, seen), seen))
+            except (RuntimeError, OverflowError) as error:
+                results.append((type(error), seen))
+        assert str(results[0]) == str(results[1]), number
+
+
 def losses(x: torch.Tensor, n: int) -> Any:
     low, high = x.min().item(), x.max().item()
     return x * low + high, low, {"high": high}

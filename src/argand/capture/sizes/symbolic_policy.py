@@ -23,10 +23,10 @@ from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.symbols import LARGE
 from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
-_LIMIT = 1 << 62
 _MISSING = object()
 _CAPTURES = 16  # whose sizes are remembered
 
@@ -172,7 +172,7 @@ class Policy:
             history.signs.add(place)
         if what == "float" and not (value == value and abs(value) < 1e300):
             return False
-        if what == "int" and not -_LIMIT < value < _LIMIT:
+        if what == "int" and not -LARGE < value < LARGE:
             return False
         if history.exact or place in history.fixed:
             return False
@@ -220,6 +220,8 @@ def number_input(state: CaptureState, source: Source, value: Any) -> object:
         return value
     if what == "float":
         state.guard(source, "type", float)
+    elif low is None and high is None:  # a guard that reads it says that it is an integer, of 64 bits
+        dynamics.record(Relation("ge", expr, -LARGE))
     return dynamics.wrap(expr, value)
 
 
