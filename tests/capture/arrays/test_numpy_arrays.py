@@ -490,6 +490,10 @@ def indexed(x: torch.Tensor) -> Any:
         pairs,
         x[np.argsort(x[:, 0].numpy())],
         x[np.array([], dtype=np.int64)],
+        x[[places, places]],
+        x[places.astype(np.uint16)] + x[places.astype(np.float32) + 0.5] + x[np.array(2)],
+        x[np.s_[:2, places]],
+        x[np.index_exp[: x.shape[0] - 1]],
     )
 
 
@@ -499,9 +503,42 @@ def test_arrays_are_indices_of_tensors() -> None:
         KEPT[0] = number
         x = torch.randn(3, 4)
         _same(indexed(x), compiled(x))
-    for index in (np.array([9]), np.array([0.5]), np.array([1, 0])[::-1], np.array([True, False]), np.array(2)):
+    for index in (
+        np.array([9]),
+        np.uint8([1, 0, 1]),
+        np.uint64([1]),
+        np.array(1.0),
+        np.array(True),
+        np.array([0.5]),
+        np.array([1, 0])[::-1],
+        np.array([True, False]),
+        np.array(2),
+    ):
         want, got = (
             _outcome(call, (torch.ones(3, 4),))
             for call in (lambda x: x[index], argand.compile(lambda x: x[index], backend="eager"))
         )
         _same(want, got)
+
+
+def constructed(x: torch.Tensor) -> Any:
+    """Of arrays that captured code made, among lists and tuples."""
+    a, b = np.array([1, 0]), np.array([2.5, -1.0])
+    lists = torch.tensor([a, a]), torch.as_tensor([(a, b), (b, a)]), torch.asarray((b, b), dtype=torch.float32)
+    legacy = torch.Tensor(b), torch.LongTensor(b), torch.FloatTensor(a)
+    results = (
+        *lists,
+        *legacy,
+        x.new_tensor([a, b]),
+        x.new_tensor([np.float32(2), 1]),
+        torch.tensor([[a.sum()], [b.max()]]),
+    )
+    a[0] = 7
+    lists[0][0, 0] += 1
+    return results
+
+
+def test_tensors_of_lists_of_arrays() -> None:
+    compiled = argand.compile(constructed, backend="eager", fullgraph=True)
+    for _ in range(2):
+        _same(constructed(torch.ones(2)), compiled(torch.ones(2)))

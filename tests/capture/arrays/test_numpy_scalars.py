@@ -104,6 +104,15 @@ def test_numbers_of_the_usual_types_do_not_break_the_graph() -> None:
     assert torch.equal(compiled(x, np.float64(2), np.int64(1)), program(x, np.float64(2), np.int64(1)))
 
 
+@pytest.mark.parametrize("kind", [np.longdouble, np.uint64, np.float16])
+def test_numbers_of_unusual_types_alone(kind: Any) -> None:
+    compiled = argand.compile(lambda x, a: (x * a, x.long() + a, x.clamp(max=a)), backend="eager", fullgraph=True)
+    for number in (2.3, 2.3, 0):
+        assert outcome(compiled, kind(number)) == outcome(
+            lambda x, a: (x * a, x.long() + a, x.clamp(max=a)), kind(number)
+        )
+
+
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.complex64])
 def test_zeros_of_either_sign_are_told_apart(kind: Any) -> None:
     """Regression: the guard of a number compared by `==`, to which zeros are the same."""

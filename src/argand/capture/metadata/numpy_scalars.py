@@ -13,13 +13,15 @@ import torch
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.kinds import is_a, is_numpy_scalar
+from argand.capture.facts.kinds import is_a, is_numpy_scalar, module_of
 from argand.errors import graph_break
+from argand.graph.trees import leaves
 
 EVERYWHERE = frozenset(("float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"))
 """Read as the Python number, also as a size or an index among others."""
-ALONE = frozenset(("float16", "float32"))
-"""Read as the Python number as an argument of their own; in a list torch refuses some of them."""
+ALONE = frozenset(("float16", "float32", "uint64", "longdouble"))
+"""Read as the Python number as an argument of their own, rounded to a float where there is no such; in a list torch
+refuses some of them."""
 
 
 def is_scalar(value: object) -> bool:
@@ -28,10 +30,10 @@ def is_scalar(value: object) -> bool:
 
 
 def held_in(data: Any) -> bool:
-    """Whether a scalar of numpy's is among nested lists and tuples."""
+    """Whether a scalar of numpy's, or an array that captured code made, is among nested lists and tuples."""
     if is_a(data, list | tuple):
         return any(held_in(item) for item in (list if is_a(data, list) else tuple).__iter__(data))
-    return is_scalar(data)
+    return is_scalar(data) or (type(data).__name__ == "ndarray" and module_of(type(data)) == "numpy")
 
 
 def number(value: Any, arguments: Args) -> object:
@@ -45,7 +47,7 @@ def number(value: Any, arguments: Args) -> object:
     """
     name = type(value).__name__
     if name in EVERYWHERE or (name in ALONE and any(value is given for given in arguments)):
-        return value.item()
+        return float(value) if name == "longdouble" else value.item()
     raise graph_break(
         kind="argument that a graph cannot hold",
         context=f"numpy.{name}",
@@ -55,7 +57,9 @@ def number(value: Any, arguments: Args) -> object:
 
 
 def constructed(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
-    """What `torch.tensor` and its like make of data with scalars in it: a constant, copied at each call."""
+    """What `torch.tensor` and its like make of data with scalars or arrays in it: a constant, copied at each call."""
+    if any(map(builder.state.is_outer, leaves(args))):
+        raise graph_break(kind="numpy array from outside", context=func.__name__)
     if kwargs.get("requires_grad") or kwargs.get("device") is not None or kwargs.get("pin_memory"):
         raise graph_break(
             kind="tensor constructor",

@@ -10,7 +10,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -44,6 +44,10 @@ def _files() -> tuple[str, ...]:
     return os.path.dirname(str(sys.modules["numpy"].__file__)) + os.sep, "<__array_function__"
 
 
+_INDEX: Final = "IndexExpression.__getitem__"
+"""`numpy.s_[...]` gives the index as it is, which may hold tensors: it is interpreted."""
+
+
 def is_numpy(fn: Any) -> bool:
     """Whether a callable is numpy's own."""
     if _of_numpy(type(fn)):
@@ -55,7 +59,7 @@ def is_numpy(fn: Any) -> bool:
     if is_heap(type(fn)) and not is_a(fn, type):  # an object of the program's own
         return False
     if is_a(fn, types.FunctionType):  # functools.wraps gives a function of another's the module of numpy's
-        return fn.__code__.co_filename.startswith(_files())
+        return fn.__code__.co_filename.startswith(_files()) and fn.__qualname__ != _INDEX
     module = callables.text_of(fn, "__module__")
     if module == "numpy" or module.startswith("numpy."):
         return True
@@ -200,16 +204,29 @@ def to_tensor(state: CaptureState, array: object, name: str) -> object:
 
 
 def as_index(builder: GraphBuilder, index: object) -> object:
-    """An index with tensors in the place of arrays of integers and truth values, which torch copies alike."""
-    if type(index) is tuple:
-        new = tuple([_as_index(builder, item) for item in index])
+    """An index with tensors in the place of arrays of numbers and truth values, which torch copies alike."""
+    if type(index) is tuple or (type(index) is list and any(map(_has_items, index))):
+        new: Any = type(index)([_as_index(builder, item) for item in index])
         return index if all(a is b for a, b in zip(index, new)) else new
     return _as_index(builder, index)
 
 
+def _has_items(item: object) -> bool:
+    array: Any = item._a_dummy if type(item) is Traced else item
+    return type(array).__name__ == "ndarray" and bool(array.ndim)
+
+
 def _as_index(builder: GraphBuilder, item: object) -> object:
     array: Any = item._a_dummy if type(item) is Traced else item
-    if type(array).__name__ != "ndarray" or array.dtype.kind not in "ib" or not array.ndim or min(array.strides) < 0:
+    if type(array).__name__ != "ndarray" or not array.ndim:
+        return int(array) if array is item and _is_integer(builder, array) else item
+    kind = array.dtype.kind
+    if not (kind in "ibf" or (kind == "u" and array.itemsize > 1)) or min(array.strides) < 0:
         return item
     tensor = to_tensor(builder.state, item, "tensor")
-    return tensor if array.dtype.kind == "b" else builder.call(torch.Tensor.to, (tensor,), {"dtype": torch.int64})
+    return tensor if kind == "b" else builder.call(torch.Tensor.to, (tensor,), {"dtype": torch.int64})
+
+
+def _is_integer(builder: GraphBuilder, array: Any) -> bool:
+    """An array of captured code's that holds one integer."""
+    return type(array).__name__ == "ndarray" and array.dtype.kind in "iu" and not builder.state.is_outer(array)

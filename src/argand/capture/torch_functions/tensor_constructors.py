@@ -185,6 +185,9 @@ def _new_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwarg
     if len(args) == 2 and _is_array(args[1]) and not kwargs:
         target = {"dtype": args[0].dtype, "device": builder.tensors[id(args[0])].device}
         return builder.call(_T.to, (numpy_calls.to_tensor(builder.state, args[1], "tensor"),), target)
+    if len(args) == 2 and not kwargs and numpy_scalars.held_in(args[1]):
+        tensor = numpy_scalars.constructed(builder, torch.tensor, args[1:], {"dtype": args[0].dtype})
+        return builder.call(_T.to, (tensor, builder.tensors[id(args[0])].device), {})
     if len(args) < 2 or isinstance(args[1], _T) or _holds_tensor(args[1]) or numpy_scalars.held_in(args[1]):
         raise errors.graph_break(
             kind="tensor constructor",

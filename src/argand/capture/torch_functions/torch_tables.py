@@ -12,6 +12,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import Scope
+from argand.capture.metadata import numpy_scalars
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import unbacked_ops
 from argand.capture.torch_functions import modes, modules, optimizer_steps, optimizers, overriding, torch_polyfills
@@ -188,6 +189,8 @@ def _legacy_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs)
         return leaf(state, torch.empty, args, options)
     data = state.deep_resolve(args[0]) if len(args) == 1 and not kwargs else None
     if type(data) in (list, tuple) and data and _numbers(data):
+        return leaf(state, torch.tensor, (data,), options)
+    if getattr(data, "ndim", 0) and numpy_scalars.held_in(data):
         return leaf(state, torch.tensor, (data,), options)
     return _tensor_class(state, fn, args, kwargs)
 
