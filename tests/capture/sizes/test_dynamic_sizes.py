@@ -275,6 +275,8 @@ QUOTIENTS = {
     "overlapping": conv(1, 7, 4),
     "five": conv(5, 3, 2),
     "pools": lambda x: (y := F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 3, 3, ceil_mode=True)) * y.shape[-1],
+    "windows": lambda x: (y := F.unfold(x, 3, stride=2)) * y.shape[-1],
+    "dilated windows": lambda x: F.unfold(x, 3, 2, 1, (2, 5)).transpose(1, 2).flatten(0, 1),
     "frames": lambda x: (y := x.flatten().unfold(0, 400, 160)) * y.shape[0],
 }
 

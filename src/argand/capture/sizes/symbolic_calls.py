@@ -9,7 +9,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -330,41 +330,68 @@ class ProbedCall:
                 table.fit(sizes, at=(0, *PROBED), measured=functools.partial(self._measured, place, dim, sizes))
 
     def _measured(self, place: int, dim: int, sizes: Sequence[int]) -> Expr | None:
-        """A size as a rounded quotient of one symbol."""
-        whole = [sym for sym in self.symbols if self.dynamics.table.kinds[sym] == "int"]
-        quotients = (self._quotient(sym, place, dim, sizes) for sym in whole)
-        return next((quotient for quotient in quotients if quotient is not None), None)
+        """A size as a rounded quotient of one symbol, or the product of those of several (of windows)."""
+        table = self.dynamics.table
+        whole = [sym for sym in self.symbols if table.kinds[sym] == "int"]
+        quotients = {
+            sym: quotient for sym in whole if (quotient := self._quotient(sym, place, dim, sizes[0])) is not None
+        }
+        product = math.prod(quotients.values(), start=1)
+        if not isinstance(product, Expr):
+            return None
+        times, rest = divmod(sizes[0], int(table.vector(product)[0]))
+        if rest or [times * table.vector(product)[i] for i in (0, *PROBED)] != [*sizes]:
+            return None
+        for turn in (1, 2, 5, _FARTHEST) if len(quotients) > 1 else ():
+            moved = {sym: int(table.hints[sym]) + self._step(sym) * turn * (i + 1) for i, sym in enumerate(quotients)}
+            try:
+                if self._size_at(moved, place, dim) != times * int(table.evaluate(product, moved)):
+                    return None
+            except IndexError:  # it fails there
+                return None
+        return product * times
 
-    def _quotient(self, sym: Sym, place: int, dim: int, sizes: Sequence[int]) -> Expr | None:
-        """A size as the rounded quotient of one symbol, which it was seen to be at a dozen values; None where it is no
-        such.
+    def _step(self, sym: Sym) -> int:
+        return self.dynamics.memory.modulus.get(sym.name, 1)
+
+    def _size_at(self, moved: Mapping[Sym, Number], place: int, dim: int) -> int:
+        """A size where some symbols have other values than in the call at hand."""
+        return int(tensors_of(self.computed({**self._probe(0), **moved}))[place].shape[dim])
+
+    def _quotient(self, sym: Sym, place: int, dim: int, size: int) -> Expr | None:
+        """The rounded quotient of one symbol that a size is a multiple of, which was seen at a dozen values; None where
+        there is no such.
 
         Arguments:
             place, dim: of the size among the results.
-            sizes: at the hint and the probes.
+            size: in the call at hand.
         """
-        table, step = self.dynamics.table, self.dynamics.memory.modulus.get(sym.name, 1)
-        hint, base, size = int(table.hints[sym]), self._probe(0), sizes[0]
+        table, step, hint = self.dynamics.table, self._step(sym), int(self.dynamics.table.hints[sym])
 
         def at(turn: int) -> int:
-            return int(tensors_of(self.computed({**base, sym: hint + step * turn}))[place].shape[dim])
+            return self._size_at({sym: hint + step * turn}, place, dim)
 
         def grown(least: int) -> int:
             return bisect.bisect_left(range(_FARTHEST), True, key=lambda turn: at(turn) >= least)
 
         try:
-            first, second, third = grown(size + 1), grown(size + 2), grown(size + 3)
-            if not 0 < first < second < third < _FARTHEST:
+            first = grown(size + 1)
+            if not 0 < first < _FARTHEST:
+                return None
+            times = at(first) - size
+            second, third = grown(size + times + 1), grown(size + 2 * times + 1)
+            if not first < second < third < _FARTHEST or size % times:
                 return None
             divisor = step * (second - first)
-            quotient = (sym + ((size + 1) * divisor - hint - step * first)) // divisor
+            quotient = (sym + ((size // times + 1) * divisor - hint - step * first)) // divisor
             far = _FARTHEST << 7  # where 0.2501 * n is no quarter
             seen = {turn: at(turn) for turn in (1, 2, 3, second - 1, third - 1, 2 * third, 5 * third + 1, far)}
         except IndexError:  # it fails there
             return None
-        holds = all(table.evaluate(quotient, {sym: hint + step * turn}) == size for turn, size in seen.items())
-        vector = table.vector(quotient)
-        return quotient if holds and [vector[i] for i in (0, *PROBED)] == [*sizes] else None
+        holds = all(
+            times * table.evaluate(quotient, {sym: hint + step * turn}) == seen_size for turn, seen_size in seen.items()
+        )
+        return quotient if holds else None
 
     def _into_as_many(self, run: Run, parts: int | None) -> Run:
         """`run` that raises where a tensor is taken apart into more or fewer than at the hint."""
