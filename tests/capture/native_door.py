@@ -126,6 +126,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
     ],
     "an object of a C class that says what it holds, which is not run": [
         "descriptors.py _bind_native: meta.__reduce__()",
+        "native_reads.py _check_outer: obj()",
         "shadows.py _refers_weakly: key()",
         "names.py load_called: vars(module)",
         "library_functions.py parts_of: fn.__reduce__()",

@@ -219,7 +219,7 @@ def _has_items(item: object) -> bool:
 def _as_index(builder: GraphBuilder, item: object) -> object:
     array: Any = item._a_dummy if type(item) is Traced else item
     if type(array).__name__ != "ndarray" or not array.ndim:
-        return int(array) if array is item and _is_integer(builder, array) else item
+        return int(array) if type(item) is not Traced and _is_integer(builder, array) else item
     kind = array.dtype.kind
     if not (kind in "ibf" or (kind == "u" and array.itemsize > 1)) or min(array.strides) < 0:
         return item

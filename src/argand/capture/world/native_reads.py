@@ -171,9 +171,11 @@ def _check_outer(interp: Access, fn: Function, obj: Any, reads: str) -> None:
         interp.note_class(cls)  # it may gain what this code asks for
         guard_base(interp, obj)
         return
-    if cls is weakref.ref and reads == "hash" and id(obj()) in interp.outer:  # it is hashed and compared as that
-        _check_outer(interp, fn, obj(), reads)
-        return
+    if cls is weakref.ref and reads == "hash":  # it is hashed and compared as what it refers to
+        referent = obj()
+        if id(referent) in interp.outer:
+            _check_outer(interp, fn, referent, reads)
+            return
     if sort == CONTAINER and interp.shadow(obj) is obj:  # () is its own shadow
         return
     if sort != CONTAINER and reads and identity_decides(interp, cls, reads):
