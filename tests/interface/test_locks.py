@@ -64,6 +64,7 @@ PROGRAM = """
 import faulthandler, os, threading, time, torch, argand
 def f(x): return (x + 1).sum()
 x = torch.ones(3)
+f(x)  # a child that is forked while another thread has torch look up an operator for the first time waits for ever
 thread = threading.Thread(target=lambda: argand.compile(f, backend="eager")(x))  # imports the compiler
 thread.start()
 children = []
