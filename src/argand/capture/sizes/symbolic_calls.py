@@ -19,7 +19,7 @@ from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
-from argand.capture.sizes.symbolic_tensors import PROBED, at
+from argand.capture.sizes.symbolic_tensors import PROBED, at, memory_of, same_structure
 from argand.graph import compat, time_limit
 from argand.graph.sizes.expr import Expr, Sym, as_int, coefficient
 from argand.graph.sizes.relations import Number, Relation, solve
@@ -31,30 +31,6 @@ _MODULI = (
     2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256, 512,
     1024,
 )  # fmt: skip
-
-
-def same_structure(a: object, b: object) -> bool:
-    """Whether two results differ in numbers only."""
-    if isinstance(a, _Tensor):
-        return isinstance(b, _Tensor) and a.dim() == b.dim() and a.dtype is b.dtype
-    if isinstance(a, torch.Size):
-        return isinstance(b, torch.Size) and len(a) == len(b)
-    if isinstance(a, tuple | list):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same_structure, a, b))
-    if type(a) in (int, float):
-        return type(a) is type(b)
-    return type(a) is type(b) and bool(a == b)
-
-
-def memory_of(result: object, arguments: object) -> list[int | None]:
-    """Of each tensor of a result the argument that it is (from 0 on) or that it shares memory with (from -1 down)."""
-    tensors = tensors_of(arguments)
-    given = {id(tensor): i for i, tensor in enumerate(tensors)}
-    with torch._C.DisableTorchFunction():
-        places = {compat.storage_address(tensor): ~i for i, tensor in enumerate(tensors)}
-        return [given.get(id(each), places.get(compat.storage_address(each))) for each in tensors_of(result)]
-
-
 _TERMS = frozenset([
     getattr(owner, name)
     for owner in (torch, _Tensor)

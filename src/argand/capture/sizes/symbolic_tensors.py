@@ -17,11 +17,12 @@ from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicNumber, SymbolicSize, holds_symbols, size_of
 from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import memory
+from argand.graph import compat
 from argand.graph.metadata.strides import is_dense, memory_order
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.layout_relations import layout_relations
 from argand.graph.sizes.relations import Relation
-from argand.graph.trees import rebuilt
+from argand.graph.trees import rebuilt, tensors_of
 
 PROBED = (3, 4)  # the assignments that siblings stand for: the rough ones
 _AT = (0, *PROBED)
@@ -415,3 +416,25 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "size": _size, "numel": _numel, "nelement": _numel, "stride": _stride, "nbytes": _bytes,
     "is_contiguous": _agree("is_contiguous"), "__len__": _length, "dim_order": _agree("dim_order"),
 }  # fmt: skip
+
+
+def same_structure(a: object, b: object) -> bool:
+    """Whether two results differ in numbers only."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dim() == b.dim() and a.dtype is b.dtype
+    if isinstance(a, torch.Size):
+        return isinstance(b, torch.Size) and len(a) == len(b)
+    if isinstance(a, tuple | list):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same_structure, a, b))
+    if type(a) in (int, float):
+        return type(a) is type(b)
+    return type(a) is type(b) and bool(a == b)
+
+
+def memory_of(result: object, arguments: object) -> list[int | None]:
+    """Of each tensor of a result the argument that it is (from 0 on) or that it shares memory with (from -1 down)."""
+    tensors = tensors_of(arguments)
+    given = {id(tensor): i for i, tensor in enumerate(tensors)}
+    with torch._C.DisableTorchFunction():
+        places = {compat.storage_address(tensor): ~i for i, tensor in enumerate(tensors)}
+        return [given.get(id(each), places.get(compat.storage_address(each))) for each in tensors_of(result)]

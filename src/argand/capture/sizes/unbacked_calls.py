@@ -19,7 +19,7 @@ from argand.capture.facts.interfaces import Unbacked
 from argand.capture.facts.name_tables import callable_words, words
 from argand.capture.facts.values.symbolic import SymbolicInt
 from argand.capture.metadata import data_errors, meta_tensors, metadata
-from argand.capture.sizes import symbolic_calls, symbolic_tensors
+from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.relations import Number, Relation, Value
@@ -60,7 +60,7 @@ class _Call:
             meta = probed.run(*probed.arguments_at(0))
             siblings = [self._quietly(lambda i=i: probed.run(*probed.arguments_at(i))) for i in (1, 2)]  # type: ignore[misc]
             varied: list[Sym] = []
-            if not all(symbolic_calls.same_structure(meta, sibling) for sibling in siblings):
+            if not all(symbolic_tensors.same_structure(meta, sibling) for sibling in siblings):
                 raise ValueError("another structure")
         except _FAILURES:
             agreeing = self._where_sizes_agree()
@@ -143,7 +143,7 @@ class _Call:
             finally:
                 probed.grad = False
         meta, *siblings = results
-        if not all(symbolic_calls.same_structure(meta, sibling) for sibling in siblings):
+        if not all(symbolic_tensors.same_structure(meta, sibling) for sibling in siblings):
             return None
         if _writes(probed.func, probed.kwargs) and meta is not None and meta is not probed.args[0]:
             return None
@@ -178,7 +178,7 @@ class _Call:
 
     def _settled(self, meta: object, siblings: list[Any], tried: list[Small]) -> tuple[object, list[object]]:
         """The results, with new stand-ins for tensors that have a size without formula."""
-        if not all(symbolic_calls.same_structure(meta, result) for _, result in tried):
+        if not all(symbolic_tensors.same_structure(meta, result) for _, result in tried):
             raise self.unbacked.unfitted(self.name, *self.symbols)
         if isinstance(meta, _Tensor):
             return self._tensor(meta, siblings, tried)
