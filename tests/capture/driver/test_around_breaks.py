@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -211,3 +212,38 @@ def test_who_raises_when_told_of_compiling_is_not_told(function: Callable[[torch
     for size in (2, 3, 4):
         x = torch.randn(2, size)
         assert torch.equal(compiled(x), function(x))
+
+
+LOCK = threading.Lock()
+
+
+class Held:
+    """What is handed on by one way while compiling and by another else, as transformers does."""
+
+    def __init__(self) -> None:
+        self.compiling, self.told, self.own = False, [""], [""]
+
+    def put(self, value: list[str]) -> None:
+        if torch.compiler.is_compiling():
+            self.told, self.compiling = value, True
+        else:
+            self.own = value
+
+
+def nested(x: torch.Tensor, names: list[str], held: Held) -> tuple[torch.Tensor, list[str]]:
+    mine: list[str] = []
+    if names[0] == "last":
+        with LOCK:  # breaks the graph before it is asked whether the program is compiled
+            pass
+    held.put(mine)
+    if len(names) > 1:
+        return nested(x, names[1:], held)
+    (held.told if held.compiling else held.own).append("sin")
+    return x.sin(), mine
+
+
+def test_calls_within_one_that_was_told_that_it_is_compiled_are_told_so() -> None:
+    """Regression: those that recorded nothing up to a break were left to Python, and what a model collected was lost."""
+    x = torch.randn(3)
+    got = argand.compile(nested, backend="eager")(x, ["a", "b", "c", "d", "last"], Held())
+    assert got[1] == ["sin"]

@@ -165,7 +165,10 @@ def _is_number(node: fx.Node) -> bool:
 
 
 def is_idle(info: _C.FrameInfo, region: Region, state: CaptureState, known: Known) -> bool:
-    """Whether a graph gains nothing: one of the program's functions records nothing, a package's little."""
+    """Whether a graph gains nothing: one of the program's functions records nothing, a package's little. Not of code
+    that was told that it is compiled, and has perhaps told others: run by Python, it would be told that it is not."""
+    if state.told_compiling:
+        return False
     if not library_of(info.code.co_filename):
         return is_empty(state)
     if _computes_numbers(state) or without_tensors(info, state):
