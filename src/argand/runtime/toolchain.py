@@ -251,10 +251,11 @@ def _probe(command: Sequence[str]) -> Toolchain:
         cache.forget_note(name)
 
     limit = min(30.0, float(config.cpp.compile_timeout))
-    asked = run_all([[*command, question] for question in _QUESTIONS], limit=limit, errors=False)
+    answers = run_all([[*command, question] for question in _QUESTIONS], limit=limit, errors=False)
+    asked = dict(zip(_QUESTIONS, answers))
 
     def answer(question: str) -> str:
-        ended = asked[_QUESTIONS.index(question)]
+        ended = asked[question]
         if ended.code or ended.timed_out or not ended.output.strip():
             how = ended.how if ended.code or ended.timed_out else "says nothing"
             raise ToolchainError(f"{shlex.join(ended.command)} {how}")

@@ -25,7 +25,7 @@ def stands_for(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def refuse_casts(target: Any) -> None:
     """Compiled programs run without autocast, as the casts are in them; those that operators make inside are not."""
-    if casts_inside(target) and compat.autocast_active():
+    if compat.autocast_active() and casts_inside(target):
         raise AutogradError("autocast is on around an operator that is written in Python, and casts inside")
 
 

@@ -16,13 +16,8 @@ from torch import fx
 from argand import events
 from argand.autograd import needs_autograd
 from argand.backends.in_parts.cuts import cut_pieces, join_parts, places_between
-from argand.backends.in_parts.parts import CompileGraph
+from argand.backends.in_parts.parts import CompileGraph, writing_again
 from argand.graph.sizes.symbols import is_dynamic
-
-
-def writing_again(gm: fx.GraphModule) -> bool:
-    """Whether it has a checkpoint whose backward writes to buffers."""
-    return any("writes_again" in node.meta for node in gm.graph.nodes)
 
 
 def compile_around(

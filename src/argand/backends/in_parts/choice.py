@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from argand.backends.in_parts.buckets import ddp_to_cut
-from argand.backends.in_parts.parts import CompileGraph
+from argand.backends.in_parts.parts import CompileGraph, writing_again
 
 
 def compile_in_parts(
@@ -26,7 +26,7 @@ def compile_in_parts(
         backend: whose calls it makes.
         ahead: tells whether parts are compiled before they are called.
     """
-    if backend != "eager" and any("writes_again" in node.meta for node in gm.graph.nodes):
+    if backend != "eager" and writing_again(gm):
         from argand.backends.in_parts.around_checkpoints import compile_around
 
         return compile_around(gm, example_inputs, compile_graph)

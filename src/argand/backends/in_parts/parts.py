@@ -110,3 +110,8 @@ def _compile_late(gm: fx.GraphModule, args: list[Any]) -> Callable[..., Any]:
 
 def _layout(value: Any) -> Any:
     return value.requires_grad, value.shape, value.stride(), value.dtype
+
+
+def writing_again(gm: fx.GraphModule) -> bool:
+    """Whether a graph has a checkpoint whose backward writes to buffers."""
+    return any("writes_again" in node.meta for node in gm.graph.nodes)

@@ -114,6 +114,11 @@ def module_of(cls: type) -> str:
     return module if type(module) is str else ""
 
 
+def is_numpy_array(cls: type) -> bool:
+    """Whether a class is that of numpy's arrays, and no subclass."""
+    return cls.__name__ == "ndarray" and module_of(cls) == "numpy"
+
+
 def is_numpy_scalar(cls: type) -> bool:
     """Whether objects of a class are scalars of numpy's (an array of no dimensions is none)."""
     return module_of(cls) == "numpy" and any(

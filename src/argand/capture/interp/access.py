@@ -23,7 +23,7 @@ from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
 from argand.capture.facts.frames import NULL, CodePlace, Frame, LazyLocal
 from argand.capture.facts.handlers import Function
-from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length
+from argand.capture.facts.kinds import held_items, is_a, is_numpy_array, module_of, raw_length
 from argand.capture.facts.overlays import DELETED, UNSET
 from argand.capture.facts.sources import ConstSource, LocalSource, Source
 from argand.capture.facts.typefacts import (
@@ -189,7 +189,7 @@ class Access:
         if cls is TaintedText:
             raise formatted_tensor(obj)
         if id(obj) in self.outer:
-            if module_of(cls) == "numpy" and cls.__name__ == "ndarray":
+            if is_numpy_array(cls):
                 raise numpy_functions.outer_array(obj)
             if is_a(obj, BUFFERS) or self.is_native_iterator(obj):
                 raise unseen_object(obj)

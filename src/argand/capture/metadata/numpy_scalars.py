@@ -13,7 +13,7 @@ import torch
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.kinds import is_a, is_numpy_scalar, module_of
+from argand.capture.facts.kinds import is_a, is_numpy_array, is_numpy_scalar
 from argand.errors import graph_break
 from argand.graph.trees import leaves
 
@@ -33,7 +33,7 @@ def held_in(data: Any) -> bool:
     """Whether a scalar of numpy's, or an array that captured code made, is among nested lists and tuples."""
     if is_a(data, list | tuple):
         return any(held_in(item) for item in (list if is_a(data, list) else tuple).__iter__(data))
-    return is_scalar(data) or (type(data).__name__ == "ndarray" and module_of(type(data)) == "numpy")
+    return is_scalar(data) or is_numpy_array(type(data))
 
 
 def number(value: Any, arguments: Args) -> object:

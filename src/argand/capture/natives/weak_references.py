@@ -33,16 +33,12 @@ def dereference(ref: Function) -> object:
 @function(weakref.ref)
 def _ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     ref = interp.unread(fn, *classes.with_callback(interp, list(args)), **kwargs)
-    if (
-        type(ref) is weakref.ref
-        and ref.__callback__ is None
-        and interp.is_outer(args[0])
-        and not interp.is_tensor(args[0])
-    ):
-        return interp.state.load_source(
-            CallSource(interp.source(args[0]), weakref.ref), ref
-        )  # the one that it has, if any
-    return ref
+    if type(ref) is not weakref.ref or ref.__callback__ is not None:
+        return ref
+    if not interp.is_outer(args[0]) or interp.is_tensor(args[0]):
+        return ref
+    own = CallSource(interp.source(args[0]), weakref.ref)  # the one that it has, if any
+    return interp.state.load_source(own, ref)
 
 
 SAFE_NEW.add(weakref.ref)

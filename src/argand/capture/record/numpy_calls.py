@@ -18,7 +18,7 @@ from argand import errors
 from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
-from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.kinds import is_a, is_numpy_array, module_of
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.facts.values.array_value import Traced
@@ -213,12 +213,12 @@ def as_index(builder: GraphBuilder, index: object) -> object:
 
 def _has_items(item: object) -> bool:
     array: Any = item._a_dummy if type(item) is Traced else item
-    return type(array).__name__ == "ndarray" and bool(array.ndim)
+    return is_numpy_array(type(array)) and bool(array.ndim)
 
 
 def _as_index(builder: GraphBuilder, item: object) -> object:
     array: Any = item._a_dummy if type(item) is Traced else item
-    if type(array).__name__ != "ndarray" or not array.ndim:
+    if not is_numpy_array(type(array)) or not array.ndim:
         return int(array) if type(item) is not Traced and _is_integer(builder, array) else item
     kind = array.dtype.kind
     if not (kind in "ibf" or (kind == "u" and array.itemsize > 1)) or min(array.strides) < 0:
@@ -229,4 +229,4 @@ def _as_index(builder: GraphBuilder, item: object) -> object:
 
 def _is_integer(builder: GraphBuilder, array: Any) -> bool:
     """An array of captured code's that holds one integer."""
-    return type(array).__name__ == "ndarray" and array.dtype.kind in "iu" and not builder.state.is_outer(array)
+    return is_numpy_array(type(array)) and array.dtype.kind in "iu" and not builder.state.is_outer(array)

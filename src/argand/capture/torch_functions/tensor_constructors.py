@@ -12,7 +12,7 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.kinds import module_of
+from argand.capture.facts.kinds import is_numpy_array
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.array_value import Traced
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
@@ -29,7 +29,7 @@ def _holds_tensor(data: object) -> bool:
 
 
 def _is_array(data: object) -> bool:
-    return type(data) is Traced or (module_of(type(data)) == "numpy" and type(data).__name__ == "ndarray")
+    return type(data) is Traced or is_numpy_array(type(data))
 
 
 @special(*named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))

@@ -121,9 +121,8 @@ def strided_meta(size: tuple[int, ...], stride: tuple[int, ...], offset: int, dt
     """A meta tensor with this metadata, in a storage of its own that is large enough."""
     if not offset:
         return torch.empty_strided(size, stride, dtype=dtype, device="meta")
-    return torch.empty(offset + elements_spanned(size, stride), dtype=dtype, device="meta").as_strided(
-        size, stride, offset
-    )
+    memory = torch.empty(offset + elements_spanned(size, stride), dtype=dtype, device="meta")
+    return memory.as_strided(size, stride, offset)
 
 
 def _fresh(meta: torch.Tensor, offset: int) -> torch.Tensor:
